@@ -87,7 +87,29 @@ struct Inner {
 }
 
 /// The blocked keys, by the fingerprint of limiter and key.
-type Blocked = HashMap<Fingerprint, BlockedKey>;
+type BlockedKeys = HashMap<Fingerprint, BlockedKey>;
+
+/// What this process knows of a shared list.
+#[derive(Default)]
+struct Blocked {
+    keys: BlockedKeys,
+    /// How far the clock of the shared list was ahead of this one at the last reading, in microseconds. `None` before it.
+    lead: Option<u64>,
+    /// How much later than in the shared list a block may end here, in microseconds: its reply took that long.
+    lag: u64,
+}
+
+/// A reading of a shared list.
+pub(in crate::store) struct SharedReading {
+    /// Limiters, keys, and how long they stay blocked.
+    pub(in crate::store) blocks: Vec<(Key, Key, Duration)>,
+    /// The time of the reading by the clock of the shared list, in microseconds.
+    pub(in crate::store) read_at: u64,
+    /// The time at which this process asked, by the [clock](BlockList::clock) of its list.
+    pub(in crate::store) asked_at: u64,
+    /// Whether the shared list may have been lost with its server's data.
+    pub(in crate::store) may_be_lost: bool,
+}
 
 /// One blocked key of one limiter.
 struct BlockedKey {
@@ -217,7 +239,7 @@ impl BlockList {
         // Poisoning is ignored: the list is consistent between any two steps.
         let blocked = self.inner.blocked.read();
         let blocked = blocked.unwrap_or_else(PoisonError::into_inner);
-        blocked.get(&name)?.remaining(now)
+        blocked.keys.get(&name)?.remaining(now)
     }
 
     /// Begins an automatic block, which ends when the guard is dropped.
@@ -269,7 +291,7 @@ impl BlockList {
     pub(crate) fn hold(&self, held: &Key, key: &Key, duration: Duration) -> Result<bool, Error> {
         let now = self.inner.clock.now();
         let until = now.saturating_add(micros(duration));
-        self.change(|blocked| {
+        self.change(|Blocked { keys: blocked, .. }| {
             let name = name_of(held, key);
             let known = blocked.get(&name);
             let is_new = known.is_none_or(|known| known.remaining(now).is_none());
@@ -320,7 +342,7 @@ impl BlockList {
     ) -> Option<T> {
         let blocked = self.inner.blocked.write();
         let mut blocked = blocked.unwrap_or_else(PoisonError::into_inner);
-        change(blocked.get_mut(&name_of(held, key))?)
+        change(blocked.keys.get_mut(&name_of(held, key))?)
     }
 
     /// Returns the end of the refresh in the background that is under way, if the last one that has succeeded is older
@@ -354,32 +376,52 @@ impl BlockList {
     /// Returns an error of kind [`Full`](ErrorKind::Full) if 10 000 other keys are blocked. For an automatic block, if
     /// 1 000 keys of the limiter are blocked, or 9 000 of all limiters. The rest of the list is for operators.
     pub fn put(&self, block: Block<'_>) -> Result<bool, Error> {
+        self.put_shared(block, self.inner.clock.now())
+    }
+
+    /// Adds a block that the shared list has taken, or removes a key that it has unblocked. This process asked it to at the
+    /// time `asked_at` by the [clock](Self::clock) of this list.
+    ///
+    /// # Errors
+    ///
+    /// Returns the errors of [`put`](Self::put).
+    pub(in crate::store) fn put_shared(
+        &self,
+        block: Block<'_>,
+        asked_at: u64,
+    ) -> Result<bool, Error> {
         let now = self.inner.clock.now();
         let name = name_of(block.limiter, block.key);
-        self.change(|blocked| {
-            if block.duration.is_zero() {
-                blocked.remove(&name);
-                return Ok(true);
-            }
-            blocked.retain(|_, key| key.ends_at() > now);
-            let known = blocked.get(&name);
-            if block.is_automatic && known.is_some_and(|known| known.expires_at > now) {
-                return Ok(false);
-            }
-            let of_limiter = blocked.values().filter(|key| key.limiter == *block.limiter);
-            let has_room = || has_room(block.is_automatic, blocked.len(), || of_limiter.count());
-            if known.is_none() && !has_room() {
-                return Err(Self::full());
-            }
-            let blocked_key = BlockedKey {
-                limiter: block.limiter.clone(),
-                key: block.key.clone(),
-                expires_at: now.saturating_add(micros(block.duration)),
-                hold: known.map(|known| known.hold).unwrap_or_default(),
-            };
-            blocked.insert(name, blocked_key);
-            Ok(true)
-        })
+        self.change(
+            |Blocked {
+                 keys: blocked, lag, ..
+             }| {
+                *lag = now.saturating_sub(asked_at).max(*lag);
+                if block.duration.is_zero() {
+                    blocked.remove(&name);
+                    return Ok(true);
+                }
+                blocked.retain(|_, key| key.ends_at() > now);
+                let known = blocked.get(&name);
+                if block.is_automatic && known.is_some_and(|known| known.expires_at > now) {
+                    return Ok(false);
+                }
+                let of_limiter = blocked.values().filter(|key| key.limiter == *block.limiter);
+                let has_room =
+                    || has_room(block.is_automatic, blocked.len(), || of_limiter.count());
+                if known.is_none() && !has_room() {
+                    return Err(Self::full());
+                }
+                let blocked_key = BlockedKey {
+                    limiter: block.limiter.clone(),
+                    key: block.key.clone(),
+                    expires_at: now.saturating_add(micros(block.duration)),
+                    hold: known.map(|known| known.hold).unwrap_or_default(),
+                };
+                blocked.insert(name, blocked_key);
+                Ok(true)
+            },
+        )
     }
 
     /// Replaces the list. Each item is a limiter, a key, and the time for which it stays blocked from now on.
@@ -387,52 +429,31 @@ impl BlockList {
     /// A key that an upstream asked this process to hold back is held back for as long. If the shared list had the key
     /// before and has it no longer, an operator has unblocked it.
     pub fn replace(&self, blocks: impl IntoIterator<Item = (Key, Key, Duration)>) {
-        self.replace_when_ahead(blocks, 0);
-    }
-
-    /// Replaces the list after the server of the shared list has lost its data: then this process goes on to hold back the
-    /// keys that upstreams asked it to hold back.
-    pub fn replace_after_loss(&self, blocks: impl IntoIterator<Item = (Key, Key, Duration)>) {
-        self.replace_when_ahead(blocks, u64::MAX);
-    }
-
-    /// Replaces the list when its server may have ended blocks up to `ahead` microseconds before this process: its clock has
-    /// stepped, or its replies were late. Such a key was not unblocked, so this process goes on to hold it back.
-    pub(crate) fn replace_when_ahead(
-        &self,
-        blocks: impl IntoIterator<Item = (Key, Key, Duration)>,
-        ahead: u64,
-    ) {
         let now = self.inner.clock.now();
-        let ended_by = now.saturating_add(ahead);
-        let blocks = blocks.into_iter().map(|(limiter, key, remaining)| {
-            let name = name_of(&limiter, &key);
-            let expires_at = now.saturating_add(micros(remaining));
-            let blocked_key = BlockedKey {
-                limiter,
-                key,
-                expires_at,
-                hold: Hold::default(),
-            };
-            (name, blocked_key)
-        });
-        let mut new: Blocked = blocks.collect();
+        let new = new_keys(blocks, now);
         // The old list is freed without the lock, because up to 10 000 keys take a while.
+        drop(self.change(|blocked| blocked.replace(new, now, now)));
+    }
+
+    /// Replaces the list by a reading of the shared list.
+    ///
+    /// The server of the shared list may have ended a block before this process: its data was lost, its clock has stepped, or
+    /// its replies were late. Such a key was not unblocked, so this process goes on to hold it back.
+    pub(in crate::store) fn replace_shared(&self, reading: SharedReading) {
+        let now = self.inner.clock.now();
+        let new = new_keys(reading.blocks, now);
+        let lead = reading.read_at.saturating_sub(now);
         drop(self.change(|blocked| {
-            for (name, old) in blocked.extract_if(|_, old| old.is_held(now)) {
-                if let Some(new) = new.get_mut(&name) {
-                    new.hold = old.hold;
-                } else if old.hold.until > now && old.expires_at <= ended_by {
-                    new.insert(
-                        name,
-                        BlockedKey {
-                            expires_at: 0,
-                            ..old
-                        },
-                    );
-                }
-            }
-            std::mem::replace(blocked, new)
+            let step = lead.saturating_sub(blocked.lead.unwrap_or(lead));
+            let ahead = step.saturating_add(blocked.lag);
+            let ended_by = if reading.may_be_lost {
+                u64::MAX
+            } else {
+                now.saturating_add(ahead)
+            };
+            blocked.lead = Some(lead);
+            blocked.lag = now.saturating_sub(reading.asked_at);
+            blocked.replace(new, now, ended_by)
         }));
     }
 
@@ -450,7 +471,7 @@ impl BlockList {
         let now = self.inner.clock.now();
         let blocked = self.inner.blocked.read();
         let blocked = blocked.unwrap_or_else(PoisonError::into_inner);
-        let of_limiter = blocked.values().filter(|key| key.limiter == *limiter);
+        let of_limiter = blocked.keys.values().filter(|key| key.limiter == *limiter);
         let remaining = of_limiter.filter_map(|key| Some((key.key.clone(), key.remaining(now)?)));
         remaining.collect()
     }
@@ -460,11 +481,47 @@ impl BlockList {
         let blocked = self.inner.blocked.write();
         let mut blocked = blocked.unwrap_or_else(PoisonError::into_inner);
         let changed = change(&mut blocked);
-        self.inner.filter.replace(blocked.keys().copied());
+        self.inner.filter.replace(blocked.keys.keys().copied());
         let is_empty = &self.inner.is_empty;
-        is_empty.store(blocked.is_empty(), Ordering::Relaxed);
+        is_empty.store(blocked.keys.is_empty(), Ordering::Relaxed);
         changed
     }
+}
+
+impl Blocked {
+    /// Replaces the keys, and returns the former ones. A key that is missing was unblocked, unless its block has ended by the
+    /// time `ended_by`.
+    fn replace(&mut self, mut new: BlockedKeys, now: u64, ended_by: u64) -> BlockedKeys {
+        for (name, old) in self.keys.extract_if(|_, old| old.is_held(now)) {
+            if let Some(new) = new.get_mut(&name) {
+                new.hold = old.hold;
+            } else if old.hold.until > now && old.expires_at <= ended_by {
+                new.insert(
+                    name,
+                    BlockedKey {
+                        expires_at: 0,
+                        ..old
+                    },
+                );
+            }
+        }
+        std::mem::replace(&mut self.keys, new)
+    }
+}
+
+fn new_keys(blocks: impl IntoIterator<Item = (Key, Key, Duration)>, now: u64) -> BlockedKeys {
+    let named = |(limiter, key, remaining): (Key, Key, Duration)| {
+        let name = name_of(&limiter, &key);
+        let expires_at = now.saturating_add(micros(remaining));
+        let blocked_key = BlockedKey {
+            limiter,
+            key,
+            expires_at,
+            hold: Hold::default(),
+        };
+        (name, blocked_key)
+    };
+    blocks.into_iter().map(named).collect()
 }
 
 impl BlockedKey {

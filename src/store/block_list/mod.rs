@@ -5,4 +5,4 @@ mod filter;
 mod refreshes;
 
 pub use block_list::BlockList;
-pub(in crate::store) use block_list::has_room;
+pub(in crate::store) use block_list::{SharedReading, has_room};

@@ -11,7 +11,7 @@ use super::protocol::member;
 use super::transport::Route;
 use crate::error::Error;
 use crate::key::Key;
-use crate::store::block_list::BlockList;
+use crate::store::block_list::{BlockList, SharedReading};
 use crate::store::future::StoreFuture;
 use crate::store::requests::Block;
 
@@ -39,10 +39,6 @@ struct KnownVersion {
     version: String,
     /// The number of changes by this process.
     changes: u64,
-    /// How far the server's clock was ahead of the clock of the copy at the last list, in microseconds. `None` before it.
-    server_lead: Option<u64>,
-    /// How much later than on the server a block may end in the copy, in microseconds: its reply took that long.
-    lag: u64,
 }
 
 /// The list as the server has it.
@@ -68,7 +64,7 @@ impl SharedBlockList {
         let (shared, client) = (Arc::clone(self), &self.client);
         let (limiter, key, duration) = (block.limiter.clone(), block.key.clone(), block.duration);
         let micros = u64::try_from(duration.as_nanos().div_ceil(1_000)).unwrap_or(u64::MAX);
-        let sent_at = self.copy.clock().now();
+        let asked_at = self.copy.clock().now();
         let mut call = client.scripts.block.call(1, 4, 0);
         call.command.arg(client.names.block_list());
         call.command.arg(member(&limiter, &key));
@@ -87,10 +83,9 @@ impl SharedBlockList {
             let mut known = shared.known();
             known.changes += 1;
             known.version.clear();
-            let took = shared.copy.clock().now().saturating_sub(sent_at);
-            known.lag = known.lag.max(took);
             // Redis has decided, so that the list of this process does not.
-            shared.copy.put(Block::new(&limiter, &key, duration))
+            let block = Block::new(&limiter, &key, duration);
+            shared.copy.put_shared(block, asked_at)
         })
     }
 
@@ -110,27 +105,21 @@ impl SharedBlockList {
     async fn read(&self, client: &Client, route: &Route) -> Result<(), Error> {
         loop {
             let before = self.known().clone();
-            let sent_at = self.copy.clock().now();
+            let asked_at = self.copy.clock().now();
             let Some(list) = client.read_blocks(route, &before.version).await? else {
                 return Ok(());
             };
             // Locked until the list is replaced, so that no change by this process is overwritten.
             let mut known = self.known();
             if known.changes == before.changes {
-                // A list that ends with its last key outlives it, so none at all was lost with its server's data.
-                let now = self.copy.clock().now();
-                let lead = list.now.saturating_sub(now);
-                if list.version == NO_LIST {
-                    self.copy.replace_after_loss(list.blocks);
-                } else {
-                    let earlier = known.server_lead.unwrap_or(lead);
-                    let step = lead.saturating_sub(earlier);
-                    let ahead = step.saturating_add(known.lag);
-                    self.copy.replace_when_ahead(list.blocks, ahead);
-                }
+                self.copy.replace_shared(SharedReading {
+                    blocks: list.blocks,
+                    read_at: list.now,
+                    asked_at,
+                    // A list that ends with its last key outlives it, so none at all was lost with its server's data.
+                    may_be_lost: list.version == NO_LIST,
+                });
                 known.version = list.version;
-                known.server_lead = Some(lead);
-                known.lag = now.saturating_sub(sent_at);
                 return Ok(());
             }
         }

@@ -12,7 +12,7 @@ use super::row_name::RowName;
 use crate::error::{Error, ErrorKind};
 use crate::key::Key;
 use crate::quota::fnv_1a;
-use crate::store::block_list::{BlockList, has_room};
+use crate::store::block_list::{BlockList, SharedReading, has_room};
 use crate::store::requests::Block;
 
 /// A row of a full list has about 50 KB, and all of them are read once a second.
@@ -109,8 +109,9 @@ pub(super) struct BlockKey {
     key: Key,
     duration: Duration,
     is_automatic: bool,
-    /// The list of this process.
+    /// The list of this process, and its time at the call.
     list: BlockList,
+    asked_at: u64,
 }
 
 impl BlockKey {
@@ -120,6 +121,7 @@ impl BlockKey {
             key: block.key.clone(),
             duration: block.duration,
             is_automatic: block.is_automatic,
+            asked_at: list.clock().now(),
             list,
         }
     }
@@ -168,7 +170,7 @@ impl Operation for BlockKey {
         if *answer {
             // The database has decided, so that the list of this process does not.
             let block = Block::new(&self.limiter, &self.key, self.duration);
-            let _ = self.list.put(block);
+            let _ = self.list.put_shared(block, self.asked_at);
         }
     }
 }
@@ -176,15 +178,18 @@ impl Operation for BlockKey {
 /// Reads all blocked keys into the list of this process.
 pub(super) struct RefreshBlocks {
     list: BlockList,
-    blocked: Vec<(Key, Key, Duration)>,
+    reading: SharedReading,
 }
 
 impl RefreshBlocks {
     pub(super) fn of(list: BlockList) -> Self {
-        Self {
-            list,
-            blocked: Vec::new(),
-        }
+        let reading = SharedReading {
+            blocks: Vec::new(),
+            read_at: 0,
+            asked_at: list.clock().now(),
+            may_be_lost: false,
+        };
+        Self { list, reading }
     }
 }
 
@@ -200,12 +205,13 @@ impl Operation for RefreshBlocks {
         let blocked = values.iter().flat_map(|row| row.blocked(now));
         let keys: Option<Vec<_>> = blocked.map(|line| line.keys(now)).collect();
         let is_read = keys.is_some();
-        self.blocked = keys.unwrap_or_default();
+        self.reading.blocks = keys.unwrap_or_default();
+        self.reading.read_at = now;
         let read = if is_read { Ok(()) } else { Err(foreign()) };
         (read, ToWrite::Nothing)
     }
 
     fn take_effect(self, (): &()) {
-        self.list.replace(self.blocked);
+        self.list.replace_shared(self.reading);
     }
 }
