@@ -42,7 +42,7 @@ pub(crate) trait AlgorithmState: Bytes {
         1
     }
 
-    /// Returns the longest window that charged a log. `None` for counters.
+    /// `None` for counters.
     fn longest_window(&self) -> Option<u64> {
         None
     }

@@ -38,9 +38,7 @@ impl Bytes for u8 {
     }
 
     fn read(bytes: &mut &[u8]) -> Option<Self> {
-        let (first, rest) = bytes.split_first()?;
-        *bytes = rest;
-        Some(*first)
+        bytes.split_off_first().copied()
     }
 }
 

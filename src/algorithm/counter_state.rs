@@ -13,7 +13,6 @@ use crate::decision::Receipt;
 ///
 /// A *stored* counter has the values of its last charge, a *current* one those at the time of the check.
 pub(crate) trait CountingRule: Clone + Default {
-    /// Returns whether the last charge is in the future, because the clock has stepped back.
     fn is_in_future(&self, check: &QuotaCheck<'_>) -> bool;
 
     /// Charges in the future count as if they were made now.
@@ -31,7 +30,7 @@ pub(crate) trait CountingRule: Clone + Default {
 
     fn used(&self, check: &QuotaCheck<'_>) -> u64;
 
-    /// Returns the time until at most `target` units count. The target is lower than the current count.
+    /// The target is lower than the current count.
     fn time_until(&self, check: &QuotaCheck<'_>, target: u64) -> u64;
 
     fn windows(&self) -> u64 {

@@ -67,12 +67,12 @@ impl InFlight {
         let mut live = self.holders.iter().filter(|holder| holder.end(now) > now);
         let others = live.clone().filter(|holder| Some(holder.id) != own_id);
         let own = live.find(|holder| Some(holder.id) == own_id);
-        let (base, note) = base(own, holding);
-        let used = slots(others.clone()).saturating_add(base);
+        let before = before_check(own, holding);
+        let used = slots(others.clone()).saturating_add(before.slots);
         let room = share_room(check, used, |share| {
             let used = slots(others.clone().filter(|holder| has_share(holder.id, share)));
             if own_id.is_some_and(|id| has_share(id, share)) {
-                used.saturating_add(base)
+                used.saturating_add(before.slots)
             } else {
                 used
             }
@@ -80,7 +80,7 @@ impl InFlight {
         let most = share_room(check, 0, |_| 0);
         let wanted = holding.map(|holding| i64::from(holding.wanted));
         let is_refused =
-            note == HoldingNote::Superseded || wanted.is_some_and(|wanted| wanted > room);
+            before.note == HoldingNote::Superseded || wanted.is_some_and(|wanted| wanted > room);
         Verdict {
             used: saturate(i64::from(check.limit).abs_diff(room)),
             wait: if wanted.is_some_and(|wanted| wanted > most) {
@@ -93,7 +93,7 @@ impl InFlight {
             },
             reset: 0,
             changes: Changes::NONE,
-            receipt: Receipt::new(note.number(), 0),
+            receipt: Receipt::new(before.note.number(), 0),
         }
     }
 
@@ -106,8 +106,8 @@ impl InFlight {
             .position(|holder| holder.id == holding.holder)
             .map(|index| self.holders.remove(index));
         let live = own.as_ref().filter(|holder| holder.end(now) > now);
-        let (base, note) = base(live, Some(holding));
-        if note == HoldingNote::Superseded {
+        let before = before_check(live, Some(holding));
+        if before.note == HoldingNote::Superseded {
             self.holders.extend(own);
             return Changes::NONE;
         }
@@ -116,7 +116,7 @@ impl InFlight {
         self.holders.push(Holder {
             id: holding.holder,
             sequence: holding.sequence,
-            slots: u32::try_from(base.saturating_add(wanted.into())).unwrap_or(u32::MAX),
+            slots: u32::try_from(before.slots.saturating_add(wanted.into())).unwrap_or(u32::MAX),
             lease,
             ends_at: now.saturating_add(lease),
         });
@@ -198,22 +198,38 @@ fn slots<'a>(holders: impl Iterator<Item = &'a Holder>) -> u64 {
     holders.map(|holder| u64::from(holder.slots)).sum()
 }
 
-/// Whether the holder of this id holds slots of this share.
 fn has_share(id: [u8; 16], share: ShareId) -> bool {
     holder_for(id, Some(share)) == id
 }
 
-/// Returns the slots of a holder before its check is decided, and what the store notes about its entry.
-fn base(own: Option<&Holder>, holding: Option<&Holding>) -> (u64, HoldingNote) {
+/// A holder before its check is decided.
+struct HolderBefore {
+    slots: u64,
+    /// What the store notes about the entry of the holder.
+    note: HoldingNote,
+}
+
+impl HolderBefore {
+    fn new(slots: u32, note: HoldingNote) -> Self {
+        let slots = slots.into();
+        Self { slots, note }
+    }
+}
+
+fn before_check(own: Option<&Holder>, holding: Option<&Holding>) -> HolderBefore {
     let Some(holding) = holding else {
-        return (0, HoldingNote::None);
+        return HolderBefore::new(0, HoldingNote::None);
     };
     match own {
-        Some(own) if holding.sequence < own.sequence => (own.slots.into(), HoldingNote::Superseded),
+        Some(own) if holding.sequence < own.sequence => {
+            HolderBefore::new(own.slots, HoldingNote::Superseded)
+        }
         // Another check of the same message came before.
-        Some(own) if holding.sequence == own.sequence => (own.slots.into(), HoldingNote::None),
-        Some(_) => (holding.held.into(), HoldingNote::None),
-        None if holding.held > 0 => (holding.held.into(), HoldingNote::Missing),
-        None => (0, HoldingNote::None),
+        Some(own) if holding.sequence == own.sequence => {
+            HolderBefore::new(own.slots, HoldingNote::None)
+        }
+        Some(_) => HolderBefore::new(holding.held, HoldingNote::None),
+        None if holding.held > 0 => HolderBefore::new(holding.held, HoldingNote::Missing),
+        None => HolderBefore::new(0, HoldingNote::None),
     }
 }

@@ -47,7 +47,6 @@ impl SlidingCounter {
         units.max(target).min(self.previous)
     }
 
-    /// Returns the counter as of the next window, if nothing is charged until then.
     fn next(&self) -> Self {
         Self {
             window: self.window + 1,

@@ -103,8 +103,9 @@ impl Authorization {
 }
 
 fn split_scheme(credentials: &[u8]) -> Option<(&[u8], &[u8])> {
-    let space = credentials.iter().position(u8::is_ascii_whitespace)?;
-    let (scheme, rest) = credentials.split_at_checked(space)?;
+    let mut parts = credentials.splitn(2, u8::is_ascii_whitespace);
+    let scheme = parts.next()?;
+    let rest = parts.next()?;
     Some((scheme, rest.trim_ascii_start()))
 }
 

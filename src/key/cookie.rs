@@ -128,9 +128,10 @@ fn is_name(sent: &[u8], name: &str, is_guarded: bool) -> bool {
 }
 
 fn split_pair(pair: &[u8]) -> Option<(&[u8], &[u8])> {
-    let equals = pair.iter().position(|byte| *byte == b'=')?;
-    let (name, value) = pair.split_at_checked(equals)?;
-    Some((name.trim_ascii(), value.strip_prefix(b"=")?))
+    let mut parts = pair.splitn(2, |byte| *byte == b'=');
+    let name = parts.next()?;
+    let value = parts.next()?;
+    Some((name.trim_ascii(), value))
 }
 
 /// The value stays encoded.

@@ -106,10 +106,10 @@ pub struct Extension<T> {
     to_text: Arc<TextFn<T>>,
 }
 
-type TextFn<T> = dyn Fn(&T) -> Text + Send + Sync;
+type TextFn<T> = dyn Fn(&T) -> TextBytes + Send + Sync;
 
 impl<T> Extension<T> {
-    fn new(to_text: impl Fn(&T) -> Text + Send + Sync + 'static) -> Self {
+    fn new(to_text: impl Fn(&T) -> TextBytes + Send + Sync + 'static) -> Self {
         Self {
             tag: named_tag("extension", type_name::<T>()),
             hash_key: None,
@@ -173,9 +173,9 @@ impl<T: Send + Sync + 'static> KeyExtractor for Extension<T> {
 
 inherent_or!(Extension<T>);
 
-type Text = SmallVec<[u8; 64]>;
+type TextBytes = SmallVec<[u8; 64]>;
 
-fn display_text(value: &impl Display) -> Text {
+fn display_text(value: &impl Display) -> TextBytes {
     let mut text = ValueText(SmallVec::new());
     match write!(text, "{value}") {
         Ok(()) => text.0,
@@ -185,7 +185,7 @@ fn display_text(value: &impl Display) -> Text {
 }
 
 /// The text of a value. It allocates only if it is longer than 64 bytes.
-struct ValueText(Text);
+struct ValueText(TextBytes);
 
 impl Write for ValueText {
     fn write_str(&mut self, s: &str) -> fmt::Result {

@@ -25,8 +25,6 @@ impl Ipv6Prefix {
         Self(bits.clamp(32, 128))
     }
 
-    /// Returns the key of a client at this address.
-    ///
     /// A NAT64 address (RFC 6052) counts in full: each one stands for an IPv4 address, and all of them share
     /// their prefix.
     pub(super) fn key(self, address: IpAddr) -> Key {

@@ -139,7 +139,7 @@ impl Key {
         self.fingerprint
     }
 
-    /// Returns the fingerprint of the network of this key's address, if the key holds an address.
+    /// `None` if the key holds no address.
     pub(crate) fn network(&self) -> Option<Fingerprint> {
         self.network
             .map(|network| Fingerprint::of_number(network.get()))
@@ -156,7 +156,6 @@ impl Key {
         Self { network, ..self }
     }
 
-    /// Creates the key of a value, with a tag that names the place where it was found.
     pub(super) fn tagged(tag: &str, value: &[u8]) -> Self {
         Self::with_text(StoredText::new(|text| {
             text.write_str(tag)?;
@@ -336,8 +335,7 @@ impl<K: Into<Key>> IntoKey for K {
 
 impl<A: IntoKey, B: IntoKey> IntoKey for (A, B) {
     fn into_key(self) -> Key {
-        let (first, second) = self;
-        first.into_key().and(&second.into_key())
+        self.0.into_key().and(&self.1.into_key())
     }
 }
 

@@ -192,7 +192,6 @@ fn is_hash_digit(byte: u8) -> bool {
     matches!(byte, b'0'..=b'9' | b'a'..=b'f')
 }
 
-/// Returns whether two digits are the escape of a byte that has to be encoded.
 fn is_escape(digits: &str) -> bool {
     let is_upper = digits
         .bytes()

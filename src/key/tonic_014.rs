@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use http::request::Parts;
 use tonic::transport::server::TcpConnectInfo;
 
-/// Returns the peer's address, which tonic's server inserts, with TLS too.
+/// tonic's server inserts it, with TLS too.
 pub(super) fn connect_info(parts: &Parts) -> Option<SocketAddr> {
     parts.extensions.get::<TcpConnectInfo>()?.remote_addr()
 }

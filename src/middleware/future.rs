@@ -55,7 +55,6 @@ pin_project! {
 }
 
 impl<S: Service<Request<B>>, B> CallState<S, B> {
-    /// Calls the service after the check, or rejects the request.
     #[inline]
     pub(super) fn proceed(
         config: &Arc<LayerConfig>,

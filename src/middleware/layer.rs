@@ -826,7 +826,6 @@ impl RateLimitLayer {
             .level(|level| level.with_limiter(RateLimiter::fresh_blocks))
     }
 
-    /// Changes the level of the layer's own limiter.
     fn level(self, change: impl FnOnce(Level) -> Level) -> Self {
         self.with(|config| config.first = change(config.first.clone()))
     }

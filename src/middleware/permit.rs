@@ -73,7 +73,7 @@ impl HeldPermit {
         Self(Arc::new(Mutex::new(Some(permit))))
     }
 
-    /// Returns a handle for the handler, which takes the permit of an outer layer with it.
+    /// The handle takes the permit of an outer layer with it.
     pub(super) fn handle(&self, outer: Option<&PermitHandle>) -> PermitHandle {
         PermitHandle {
             own: Arc::clone(&self.0),

@@ -47,16 +47,16 @@ pub(super) fn start(config: &Arc<LayerConfig>, parts: &Parts) -> StartedRequest 
         config.levels().for_each(Level::leave_out);
         return StartedRequest::exempt();
     }
-    let (levels, lookups) = match read(config, parts) {
+    let asked = match read(config, parts) {
         ControlFlow::Continue(asked) => asked,
         ControlFlow::Break(rejected) => return StartedRequest::Decided(rejected),
     };
-    if levels.is_empty() {
+    if asked.levels.is_empty() {
         return StartedRequest::exempt();
     }
-    let check = PendingCheck::new(levels);
-    if config.waits() || check.has_slots() || lookups.iter().any(Option::is_some) {
-        return poll_once(run(Arc::clone(config), check, lookups));
+    let check = PendingCheck::new(asked.levels);
+    if config.waits() || check.has_slots() || asked.lookups.iter().any(Option::is_some) {
+        return poll_once(run(Arc::clone(config), check, asked.lookups));
     }
     match check.start() {
         StartedCheck::Ended(Some(checked)) => match take_in(config, &mut None, checked) {
@@ -76,10 +76,16 @@ fn poll_once(mut check: PendingOutcome) -> StartedRequest {
     }
 }
 
+struct AskedRequest {
+    levels: AskedLevels,
+    /// For each of the levels.
+    lookups: Lookups,
+}
+
 /// Reads what a request asks of each level. All closures of the application run here, before anything is charged. Breaks with
 /// the outcome if the request is rejected because of a key.
 #[inline]
-fn read(config: &LayerConfig, parts: &Parts) -> ControlFlow<Outcome, (AskedLevels, Lookups)> {
+fn read(config: &LayerConfig, parts: &Parts) -> ControlFlow<Outcome, AskedRequest> {
     let mut levels = AskedLevels::new();
     let mut lookups = Lookups::new();
     let mut layer_cost = None;
@@ -112,7 +118,7 @@ fn read(config: &LayerConfig, parts: &Parts) -> ControlFlow<Outcome, (AskedLevel
             }
         }
     }
-    ControlFlow::Continue((levels, lookups))
+    ControlFlow::Continue(AskedRequest { levels, lookups })
 }
 
 fn run(config: Arc<LayerConfig>, mut check: PendingCheck, lookups: Lookups) -> PendingOutcome {

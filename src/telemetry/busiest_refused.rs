@@ -105,7 +105,6 @@ impl MostRefused {
         self.lock().record(key, self.capacity.get(), now);
     }
 
-    /// Returns up to `max` keys with the most recent refusals, in descending order.
     pub(super) fn top(&self, max: usize) -> Vec<RefusedKey> {
         let now = self.clock.now();
         let mut counts = self.lock();

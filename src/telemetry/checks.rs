@@ -103,7 +103,6 @@ impl Telemetry {
         self.events.log_exempt();
     }
 
-    /// Records a check without a decision.
     #[cold]
     pub(crate) fn record_failure(
         &self,

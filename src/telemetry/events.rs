@@ -150,7 +150,6 @@ impl Events {
         }
     }
 
-    /// Logs that a key is held back from now on.
     pub(crate) fn log_hold(&self, key: &Key, duration: Duration) {
         let is_info = enabled!(target: "tollgate::block", Level::INFO);
         info_or_debug!(

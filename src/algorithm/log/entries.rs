@@ -19,13 +19,13 @@ pub(super) struct Run {
 ///
 /// A log without shares has no room for columns, as most have none.
 #[derive(Clone, Debug)]
-pub(super) enum Entries {
+pub(super) enum LogEntries {
     Plain(Vec<Run>),
     WithColumns(Box<(Vec<Run>, Columns)>),
 }
 
 /// Each run as the difference to the one before, which is small for most.
-impl Bytes for Entries {
+impl Bytes for LogEntries {
     fn write(&self, bytes: &mut Vec<u8>) {
         (self.len() as u64).write(bytes);
         let mut last = Run::new(0, 0);
@@ -72,7 +72,7 @@ impl Run {
     }
 }
 
-impl Entries {
+impl LogEntries {
     #[inline]
     pub(super) fn columns(&self) -> Option<&Columns> {
         match self {
@@ -119,7 +119,7 @@ impl Entries {
     }
 }
 
-impl From<(Vec<Run>, Option<Columns>)> for Entries {
+impl From<(Vec<Run>, Option<Columns>)> for LogEntries {
     fn from((runs, columns): (Vec<Run>, Option<Columns>)) -> Self {
         match columns.filter(|columns| !columns.is_empty()) {
             None => Self::Plain(runs),
@@ -128,13 +128,13 @@ impl From<(Vec<Run>, Option<Columns>)> for Entries {
     }
 }
 
-impl Default for Entries {
+impl Default for LogEntries {
     fn default() -> Self {
         Self::Plain(Vec::new())
     }
 }
 
-impl Deref for Entries {
+impl Deref for LogEntries {
     type Target = Vec<Run>;
 
     #[inline]
@@ -146,7 +146,7 @@ impl Deref for Entries {
     }
 }
 
-impl DerefMut for Entries {
+impl DerefMut for LogEntries {
     #[inline]
     fn deref_mut(&mut self) -> &mut Vec<Run> {
         match self {

@@ -15,7 +15,7 @@ use super::super::arithmetic::saturate;
 use super::super::bytes::{Bytes, impl_bytes};
 use super::super::quota_check::{Changes, Charge, QuotaCheck, Verdict};
 use super::super::share_room::share_room;
-use super::entries::{Entries, Run};
+use super::entries::{LogEntries, Run};
 use crate::decision::{Receipt, Wait};
 use crate::quota::ShareId;
 
@@ -32,7 +32,7 @@ pub(crate) struct Log {
     hint: u32,
     /// The time of the start is the generation of buckets: when the log began, or was credited or moved. Its position is
     /// that before the first run.
-    entries: Entries,
+    entries: LogEntries,
 }
 
 // A search without the hint takes longer, and finds the same.
@@ -195,7 +195,7 @@ impl Log {
         }
     }
 
-    /// Returns the time until the share that asks may charge so many units. As time passes, no share uses more.
+    /// As time passes, no share uses more.
     fn has_room_in(&self, check: &QuotaCheck<'_>, expired: usize, units: i64) -> u64 {
         let mut from = expired + 1;
         let mut to = self.len();

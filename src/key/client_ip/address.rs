@@ -6,42 +6,60 @@ use std::net::{IpAddr, Ipv6Addr};
 ///
 /// A port may follow the address. IPv6 may be in brackets, and must be if a port follows.
 pub(super) fn read(text: &[u8]) -> Option<IpAddr> {
-    let (address, port) = split_port(str::from_utf8(text).ok()?.trim_ascii())?;
-    port.is_none_or(is_port).then(|| address.to_canonical())
+    let found = split_port(str::from_utf8(text).ok()?.trim_ascii())?;
+    found
+        .port
+        .is_none_or(is_port)
+        .then(|| found.address.to_canonical())
 }
 
 /// Parses an address that always has a port, as in `CloudFront-Viewer-Address`. IPv6 has no brackets there:
 /// `2001:db8::1:443` is `2001:db8::1`.
 pub(super) fn read_with_port(text: &[u8]) -> Option<IpAddr> {
     let text = str::from_utf8(text).ok()?.trim_ascii();
-    let (address, port) = text.rsplit_once(':')?;
-    let (address, None) = split_port(address)? else {
-        return None;
-    };
-    is_port(port).then(|| address.to_canonical())
+    let (text, port) = text.rsplit_once(':')?;
+    let found = split_port(text)?;
+    (found.port.is_none() && is_port(port)).then(|| found.address.to_canonical())
 }
 
 /// Parses a node of `Forwarded` (RFC 7239, section 6): IPv6 is in brackets, and a port may be obfuscated.
 pub(super) fn read_node(text: &[u8]) -> Option<IpAddr> {
     let text = str::from_utf8(text).ok()?;
-    let (address, port) = split_port(text)?;
-    let is_node = address.is_ipv4() || text.starts_with('[');
-    let is_complete = port.is_none_or(|port| is_port(port) || is_obfuscated(port));
-    (is_node && is_complete).then(|| address.to_canonical())
+    let found = split_port(text)?;
+    let is_node = found.address.is_ipv4() || text.starts_with('[');
+    let is_complete = found
+        .port
+        .is_none_or(|port| is_port(port) || is_obfuscated(port));
+    (is_node && is_complete).then(|| found.address.to_canonical())
 }
 
-fn split_port(text: &str) -> Option<(IpAddr, Option<&str>)> {
+struct AddressWithPort<'a> {
+    address: IpAddr,
+    port: Option<&'a str>,
+}
+
+fn split_port(text: &str) -> Option<AddressWithPort<'_>> {
     if let Some((address, rest)) = text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
         let port = rest.strip_prefix(':');
-        let is_complete = rest.is_empty() || port.is_some();
-        return read_v6(address)
-            .filter(|_| is_complete)
-            .map(|address| (address, port));
+        if port.is_none() && !rest.is_empty() {
+            return None;
+        }
+        let address = read_v6(address)?;
+        return Some(AddressWithPort { address, port });
     }
     match text.split_once(':') {
-        None => Some((read_v4(text)?, None)),
-        Some((_, rest)) if rest.contains(':') => Some((read_v6(text)?, None)),
-        Some((address, port)) => Some((read_v4(address)?, Some(port))),
+        Some((address, port)) if !port.contains(':') => Some(AddressWithPort {
+            address: read_v4(address)?,
+            port: Some(port),
+        }),
+        Some(_) => Some(AddressWithPort {
+            address: read_v6(text)?,
+            port: None,
+        }),
+        None => Some(AddressWithPort {
+            address: read_v4(text)?,
+            port: None,
+        }),
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use http::HeaderValue;
 use http::request::Parts;
 
-use super::list_header::{Entries, ListHeader};
+use super::list_header::{AddressEntries, ListHeader};
 use super::network_list::NetworkList;
 use super::networks;
 use super::single_header::SingleHeader;
@@ -147,7 +147,6 @@ struct Warnings {
     no_address: AtomicBool,
 }
 
-/// Sets a flag. Returns whether it was not set before.
 fn is_first(flag: &AtomicBool) -> bool {
     !flag.load(Ordering::Relaxed) && !flag.swap(true, Ordering::Relaxed)
 }
@@ -324,7 +323,7 @@ impl ClientIp {
                     .get_all(header.name())
                     .iter()
                     .map(HeaderValue::as_bytes);
-                let entries = Entries::new(*header, lines);
+                let entries = AddressEntries::new(*header, lines);
                 Ok(self.proxies.find_client(peer, entries))
             }
         }

@@ -44,7 +44,7 @@ impl ListHeader {
 ///
 /// Empty entries are left out (RFC 9110, section 5.6.1.2). An entry that cannot be parsed is `None`. If the list is longer
 /// than [`MAX_BYTES`], the final item is `None` too.
-pub(super) struct Entries<'a, L> {
+pub(super) struct AddressEntries<'a, L> {
     header: ListHeader,
     lines: L,
     /// The unread part of the current line.
@@ -52,7 +52,7 @@ pub(super) struct Entries<'a, L> {
     bytes_left: usize,
 }
 
-impl<'a, L: DoubleEndedIterator<Item = &'a [u8]>> Entries<'a, L> {
+impl<'a, L: DoubleEndedIterator<Item = &'a [u8]>> AddressEntries<'a, L> {
     pub(super) fn new(header: ListHeader, lines: L) -> Self {
         Self {
             header,
@@ -63,14 +63,14 @@ impl<'a, L: DoubleEndedIterator<Item = &'a [u8]>> Entries<'a, L> {
     }
 }
 
-impl<'a, L: DoubleEndedIterator<Item = &'a [u8]>> Iterator for Entries<'a, L> {
+impl<'a, L: DoubleEndedIterator<Item = &'a [u8]>> Iterator for AddressEntries<'a, L> {
     type Item = Option<IpAddr>;
 
     fn next(&mut self) -> Option<Self::Item> {
         while self.bytes_left > 0 {
             let line = self.line.take().or_else(|| self.lines.next_back())?;
             let hidden = line.len().saturating_sub(self.bytes_left);
-            let (_, visible) = line.split_at_checked(hidden)?;
+            let visible = line.get(hidden..)?;
             let entry = match self.header.last_comma(visible) {
                 Some(comma) => {
                     self.line = line.get(..hidden + comma);

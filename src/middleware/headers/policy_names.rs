@@ -152,9 +152,10 @@ mod tests {
 
     #[test]
     fn names_are_unique_without_regard_to_case() {
-        let named = |name: &str| Quota::per_minute(1).with_name(name);
+        let quotas =
+            ["burst", "Burst", "BURST-2", "burst"].map(|name| Quota::per_minute(1).with_name(name));
         assert_eq!(
-            names("x", &["burst", "Burst", "BURST-2", "burst"].map(named)),
+            names("x", &quotas),
             ["burst", "Burst-2", "BURST-2-2", "burst-3"]
         );
         let same = [1, 2].map(Quota::per_minute);

@@ -64,7 +64,7 @@ pub(super) fn plausible(wait: Duration) -> Option<Duration> {
     (wait <= MAX_WAIT).then_some(wait)
 }
 
-/// Returns whether a number of units is 0. `None` if it is no such number.
+/// `None` if the text is no number of units.
 pub(super) fn is_zero(text: &str) -> Option<bool> {
     Some(decimal(text, SECOND)? == 0)
 }
@@ -82,8 +82,10 @@ fn rfc_3339(text: &str) -> Option<Duration> {
         .or_else(|| text.strip_suffix("+00:00"))?;
     let (date, time) = utc.split_once('T')?;
     let (time, fraction) = time.split_once('.').unwrap_or((time, "0"));
-    let (year, date) = date.split_once('-')?;
-    let (month, day) = date.split_once('-')?;
+    let mut date = date.splitn(3, '-');
+    let year = date.next()?;
+    let month = date.next()?;
+    let day = date.next()?;
     let month = MONTHS.get(month.parse::<usize>().ok()?.checked_sub(1)?)?;
     // An HTTP date has a day of the week, and is valid with the right one only.
     let seconds = WEEKDAYS

@@ -162,10 +162,10 @@ fn draft_limit<'a>(
     for (name, value) in parameters.filter_map(|parameter| parameter.split_once('=')) {
         // The first of several counts.
         let name = name.trim();
-        if name == remaining_name {
-            remaining = remaining.or(Some(value.trim()));
-        } else if name == reset_name {
-            reset = reset.or(Some(value.trim()));
+        if name == remaining_name && remaining.is_none() {
+            remaining = Some(value.trim());
+        } else if name == reset_name && reset.is_none() {
+            reset = Some(value.trim());
         }
     }
     // Without a reset, the limit says nothing about when.

@@ -78,7 +78,7 @@ pub(in crate::middleware) fn lengthen_retry_after(wait: Duration, headers: &mut 
     }
 }
 
-/// Returns the `Retry-After` of a response, if it is in seconds.
+/// `None` if it is not in seconds.
 pub(in crate::middleware) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     seconds(headers.get(RETRY_AFTER)?)
 }

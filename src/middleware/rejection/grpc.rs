@@ -15,7 +15,7 @@ use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use prost::DecodeError;
 use prost::encoding::{self, DecodeContext, WireType};
 
-use super::rejection::{Cause, Rejection};
+use super::rejection::{Rejection, RejectionCause};
 use crate::middleware::headers::{field_names as field, number_value};
 
 /// The number of headers of a response.
@@ -36,11 +36,11 @@ const CONTENT_TYPES: [&str; 3] = [
 pub(in crate::middleware) struct Grpc(pub(in crate::middleware) &'static str);
 
 /// A status code of gRPC: a `google.rpc.Code`.
-type Code = i32;
-const INVALID_ARGUMENT: Code = 3;
-const RESOURCE_EXHAUSTED: Code = 8;
-const INTERNAL: Code = 13;
-const UNAVAILABLE: Code = 14;
+type GrpcCode = i32;
+const INVALID_ARGUMENT: GrpcCode = 3;
+const RESOURCE_EXHAUSTED: GrpcCode = 8;
+const INTERNAL: GrpcCode = 13;
+const UNAVAILABLE: GrpcCode = 14;
 
 /// A negative `grpc-retry-pushback-ms` tells clients not to retry.
 const DO_NOT_RETRY: HeaderValue = HeaderValue::from_static("-1");
@@ -110,12 +110,12 @@ fn insert_wait(rejection: &Rejection, wait: Duration, headers: &mut HeaderMap) {
     }
 }
 
-fn code(rejection: &Rejection) -> Code {
+fn code(rejection: &Rejection) -> GrpcCode {
     match rejection.cause() {
-        Cause::Refused => RESOURCE_EXHAUSTED,
-        Cause::NoKey => INVALID_ARGUMENT,
-        Cause::Misconfigured => INTERNAL,
-        Cause::StoreFailed => UNAVAILABLE,
+        RejectionCause::Refused => RESOURCE_EXHAUSTED,
+        RejectionCause::NoKey => INVALID_ARGUMENT,
+        RejectionCause::Misconfigured => INTERNAL,
+        RejectionCause::StoreFailed => UNAVAILABLE,
     }
 }
 
@@ -125,7 +125,7 @@ fn pushback(wait: Duration) -> i32 {
 }
 
 /// Encodes a `google.rpc.Status` with a `RetryInfo`. Each inner message is encoded first.
-fn status_with_retry_info(code: Code, message: &str, wait: Duration) -> Vec<u8> {
+fn status_with_retry_info(code: GrpcCode, message: &str, wait: Duration) -> Vec<u8> {
     let mut duration = Vec::new();
     let seconds = i64::try_from(wait.as_secs()).unwrap_or(i64::MAX);
     encoding::int64::encode(1, &seconds, &mut duration);

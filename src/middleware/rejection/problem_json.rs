@@ -4,7 +4,7 @@ use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Response, StatusCode};
 
-use super::rejection::{Cause, Rejection, RejectionReason};
+use super::rejection::{Rejection, RejectionCause, RejectionReason};
 use super::text::above_share;
 use crate::middleware::headers::{violated_policies, whole_seconds};
 
@@ -98,7 +98,7 @@ fn problem_type(rejection: &Rejection) -> &'static str {
         RejectionReason::Refused(_) if rejection.status() == StatusCode::TOO_MANY_REQUESTS => {
             QUOTA_EXCEEDED
         }
-        _ if rejection.cause() == Cause::StoreFailed => REDUCED_CAPACITY,
+        _ if rejection.cause() == RejectionCause::StoreFailed => REDUCED_CAPACITY,
         _ => BLANK,
     }
 }
@@ -132,7 +132,7 @@ fn title(rejection: &Rejection, problem_type: &str) -> &'static str {
         RejectionReason::Refused(_) if problem_type != BLANK => {
             "Request cannot be satisfied as assigned quota has been exceeded"
         }
-        _ if problem_type != BLANK && rejection.cause() == Cause::StoreFailed => {
+        _ if problem_type != BLANK && rejection.cause() == RejectionCause::StoreFailed => {
             "Request cannot be satisfied due to temporary server capacity constraints"
         }
         // RFC 9457, section 4.2.1: a blank type has the status as its title.
@@ -140,7 +140,7 @@ fn title(rejection: &Rejection, problem_type: &str) -> &'static str {
     }
 }
 
-/// Returns the explanation of this rejection, which any client may see.
+/// Any client may see it.
 fn detail(rejection: &Rejection) -> String {
     match (rejection.reason(), rejection.retry_after()) {
         (RejectionReason::Refused(_), Some(wait)) => {

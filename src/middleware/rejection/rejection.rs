@@ -61,7 +61,7 @@ pub(in crate::middleware) struct ToldTimes {
 
 /// The cause of a [`Rejection`], from which its status follows, and the code of gRPC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Cause {
+pub(super) enum RejectionCause {
     /// A quota refuses the request.
     Refused,
     /// The client sent no valid key.
@@ -119,30 +119,30 @@ impl Rejection {
     #[must_use]
     pub fn status(&self) -> StatusCode {
         match self.cause() {
-            Cause::Refused => self.refused_status,
-            Cause::NoKey => StatusCode::BAD_REQUEST,
-            Cause::Misconfigured => StatusCode::INTERNAL_SERVER_ERROR,
-            Cause::StoreFailed => StatusCode::SERVICE_UNAVAILABLE,
+            RejectionCause::Refused => self.refused_status,
+            RejectionCause::NoKey => StatusCode::BAD_REQUEST,
+            RejectionCause::Misconfigured => StatusCode::INTERNAL_SERVER_ERROR,
+            RejectionCause::StoreFailed => StatusCode::SERVICE_UNAVAILABLE,
         }
     }
 
-    pub(super) fn cause(&self) -> Cause {
+    pub(super) fn cause(&self) -> RejectionCause {
         match &self.reason {
-            RejectionReason::Refused(_) => Cause::Refused,
+            RejectionReason::Refused(_) => RejectionCause::Refused,
             RejectionReason::NoKey(error) => match error.kind() {
                 KeyErrorKind::Missing | KeyErrorKind::Ambiguous | KeyErrorKind::Invalid => {
-                    Cause::NoKey
+                    RejectionCause::NoKey
                 }
-                KeyErrorKind::Misconfigured => Cause::Misconfigured,
+                KeyErrorKind::Misconfigured => RejectionCause::Misconfigured,
             },
             RejectionReason::Failed(error) => match error.kind() {
                 // The cost function of the application returned it, so no store could decide.
-                ErrorKind::CostTooLarge => Cause::Misconfigured,
+                ErrorKind::CostTooLarge => RejectionCause::Misconfigured,
                 // A limiter without a layer refuses by this error.
-                ErrorKind::CostExceedsLimit => Cause::Refused,
+                ErrorKind::CostExceedsLimit => RejectionCause::Refused,
                 // The limiters of the layer are misconfigured.
-                _ if error.is_config_error() => Cause::Misconfigured,
-                _ => Cause::StoreFailed,
+                _ if error.is_config_error() => RejectionCause::Misconfigured,
+                _ => RejectionCause::StoreFailed,
             },
         }
     }
@@ -155,7 +155,7 @@ impl Rejection {
     pub fn retry_after(&self) -> Option<Duration> {
         match &self.reason {
             RejectionReason::Refused(decision) => decision.retry_after(),
-            _ if self.cause() == Cause::StoreFailed => {
+            _ if self.cause() == RejectionCause::StoreFailed => {
                 Some(Duration::from_secs(STORE_RETRY_SECONDS))
             }
             RejectionReason::Failed(_) | RejectionReason::NoKey(_) => None,

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Response};
 
-use super::rejection::{Cause, Rejection, RejectionReason};
+use super::rejection::{Rejection, RejectionCause, RejectionReason};
 use crate::error::ErrorKind;
 use crate::limiter::DecisionView;
 
@@ -65,7 +65,7 @@ fn line(rejection: &Rejection) -> Bytes {
             Some(text) => format!("{text}\n").into(),
             None => Bytes::from_static(b"rate limit exceeded\n"),
         },
-        RejectionReason::NoKey(error) if rejection.cause() == Cause::NoKey => {
+        RejectionReason::NoKey(error) if rejection.cause() == RejectionCause::NoKey => {
             format!("cannot identify the client: {error}\n").into()
         }
         RejectionReason::NoKey(_) => Bytes::from_static(b"the rate limiter is not set up\n"),

@@ -29,13 +29,12 @@ pub(super) fn decided(limiter: &str, quotas: &Quotas, answers: Vec<QuotaAnswer>)
     Decision::by(limiter, quotas, answer).into_view()
 }
 
-/// Returns a quota that admits, with its remaining units and the time until more are left.
+/// A quota that admits. More units are left after `reset`.
 pub(super) fn left(quota: Quota, remaining: u32, reset: Duration) -> (Quota, QuotaAnswer) {
     let used = quota.limit() - remaining;
     (quota, QuotaAnswer::admitted(used, reset))
 }
 
-/// Returns a quota without units, with the time until one is left.
 pub(super) fn used_up(quota: Quota, wait: Duration) -> (Quota, QuotaAnswer) {
     let refused = QuotaAnswer::refused(quota.limit(), Some(wait), wait);
     (quota, refused)

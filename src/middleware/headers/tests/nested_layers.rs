@@ -51,7 +51,7 @@ fn no_list_is_appended_to_a_field_in_another_syntax() {
     );
 }
 
-/// Returns headers that the service and then an inner layer have written.
+/// Headers that the service and then an inner layer have written.
 fn written_inside(headers: &Headers) -> HeaderMap {
     let mut map = HeaderMap::new();
     for name in ["x-ratelimit-limit", "ratelimit-limit"] {

@@ -79,7 +79,6 @@ fn item(entry: ListEntry) -> Item {
     }
 }
 
-/// Checks that another serializer writes the parsed value as the same line.
 fn assert_round_trip(line: &HeaderValue, serialized: Option<&str>) {
     assert_eq!(serialized, line.to_str().ok());
 }
@@ -127,7 +126,6 @@ fn quota_list(decision: &DecisionView) -> &[Quota] {
     decision.levels().next().unwrap().quota_list()
 }
 
-/// Returns whether the seconds are the exact wait, rounded up.
 fn covers(seconds: u64, exact: Duration) -> bool {
     let seconds = Duration::from_secs(seconds);
     seconds >= exact && seconds < exact + Duration::from_secs(1)
