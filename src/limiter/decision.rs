@@ -464,7 +464,6 @@ impl DecisionView {
         self.outer = Some(Arc::new(outer));
     }
 
-    /// Of the first level.
     #[cfg(test)]
     pub(crate) fn answer(&self) -> &Answer {
         &self.records.first().unwrap().record.answer

@@ -369,7 +369,6 @@ impl Level {
             .look_for_unit(&quotas, record.share, slot_wait);
     }
 
-    /// See [`Store::atomic_group`](crate::Store::atomic_group).
     pub(super) fn group(&self) -> u64 {
         self.limiter().0.store.atomic_group(self.subject())
     }

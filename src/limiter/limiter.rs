@@ -316,7 +316,6 @@ impl RateLimiter {
         }
     }
 
-    /// Warns once if another limiter of this name and store in this process differs.
     pub(crate) fn warn_of_conflict(&self, key_type: Option<&'static str>) {
         let lease = self.0.lease.as_ref();
         let limiter = LimiterInUse {

@@ -48,15 +48,13 @@ pub(crate) enum StartedCheck {
     Waits(Pin<Box<dyn Future<Output = Checked> + Send>>),
 }
 
-/// How far an attempt has come, as far as that is possible without waiting.
-enum AttemptState {
-    /// All levels have their answers.
-    Answered,
-    WaitsForAnswers(AskedStore),
-    /// It waits for a refresh of the block list, before this step.
-    WaitsForRefresh(NextStep, StoreFuture<()>),
-    WaitsForSlots,
-    WaitsForGroups,
+/// The event that an attempt waits for.
+enum AwaitedEvent {
+    Answers(AskedStore),
+    /// A refresh of the block list, before this step.
+    Refresh(NextStep, StoreFuture<()>),
+    Slots,
+    Groups,
 }
 
 /// A question that the store did not answer at once, about levels that it decides together.
@@ -128,67 +126,68 @@ impl PendingCheck {
     #[inline]
     pub(crate) fn start(mut self) -> StartedCheck {
         match self.attempt() {
-            Ok(state) => self.go_on(state),
+            Ok(None) => StartedCheck::Ended(Some(Ok(self.decide()))),
+            Ok(Some(awaited)) => self.wait_for(awaited),
             Err(failure) => StartedCheck::Ended(Some(Err(self.fail_with(failure)))),
         }
     }
 
+    /// Begins an attempt. `None` if the levels have their answers.
     #[inline]
-    fn attempt(&mut self) -> Result<AttemptState, CheckError> {
+    fn attempt(&mut self) -> Result<Option<AwaitedEvent>, CheckError> {
         let next = self.begin()?;
         if next != NextStep::Refuse
             && let Some(refresh) = self.refreshed_blocks()
         {
-            return Ok(AttemptState::WaitsForRefresh(next, refresh));
+            return Ok(Some(AwaitedEvent::Refresh(next, refresh)));
         }
         self.take(next)
     }
 
+    /// Takes a step of an attempt. `None` if the levels have their answers.
     #[inline]
-    fn take(&mut self, step: NextStep) -> Result<AttemptState, CheckError> {
+    fn take(&mut self, step: NextStep) -> Result<Option<AwaitedEvent>, CheckError> {
         match step {
             NextStep::AskStore => {}
-            NextStep::Refuse => return Ok(AttemptState::Answered),
+            NextStep::Refuse => return Ok(None),
             NextStep::LookHere => {
                 self.apply_policies()?;
                 self.take_leases();
                 if !self.levels.iter().any(Level::is_to_ask) {
                     self.fall_back_alone()?;
-                    return Ok(AttemptState::Answered);
+                    return Ok(None);
                 }
             }
         }
         if self.levels.len() > 1 && self.takes_turns() {
-            return Ok(AttemptState::WaitsForGroups);
+            return Ok(Some(AwaitedEvent::Groups));
         }
         if self.asks_for_slots() {
-            return Ok(AttemptState::WaitsForSlots);
+            return Ok(Some(AwaitedEvent::Slots));
         }
         let mut sent = SendMarks::new();
         match self.ask_store(&mut sent).0 {
             FutureState::Waits(answers) => {
-                return Ok(AttemptState::WaitsForAnswers(AskedStore { answers, sent }));
+                return Ok(Some(AwaitedEvent::Answers(AskedStore { answers, sent })));
             }
             FutureState::Ready(Some(Ok(ref mut answers))) => self.take_in_all(&sent, answers)?,
             FutureState::Ready(Some(Err(error))) if self.is_divided(&error) => {
-                return Ok(AttemptState::WaitsForGroups);
+                return Ok(Some(AwaitedEvent::Groups));
             }
             FutureState::Ready(Some(Err(error))) => self.fall_back_after(&error)?,
             FutureState::Ready(None) => polled_after_completion("StoreFuture"),
         }
-        Ok(AttemptState::Answered)
+        Ok(None)
     }
 
-    #[inline]
-    fn go_on(self, state: AttemptState) -> StartedCheck {
-        match state {
-            AttemptState::Answered => StartedCheck::Ended(Some(Ok(self.decide()))),
-            AttemptState::WaitsForAnswers(asked) => StartedCheck::WaitsForAnswers(self, asked),
-            AttemptState::WaitsForRefresh(next, refresh) => {
+    fn wait_for(self, awaited: AwaitedEvent) -> StartedCheck {
+        match awaited {
+            AwaitedEvent::Answers(asked) => StartedCheck::WaitsForAnswers(self, asked),
+            AwaitedEvent::Refresh(next, refresh) => {
                 StartedCheck::Waits(Box::pin(self.take_after_refresh(next, refresh)))
             }
-            AttemptState::WaitsForSlots => StartedCheck::Waits(Box::pin(self.take_slots())),
-            AttemptState::WaitsForGroups => StartedCheck::Waits(self.ask_in_turn()),
+            AwaitedEvent::Slots => StartedCheck::Waits(Box::pin(self.take_slots())),
+            AwaitedEvent::Groups => StartedCheck::Waits(self.ask_in_turn()),
         }
     }
 
@@ -201,7 +200,8 @@ impl PendingCheck {
             next
         };
         match self.take(next) {
-            Ok(state) => self.go_on(state).await,
+            Ok(None) => Ok(self.decide()),
+            Ok(Some(awaited)) => self.wait_for(awaited).await,
             Err(failure) => Err(self.fail_with(failure)),
         }
     }

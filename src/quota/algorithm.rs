@@ -215,11 +215,11 @@ mod tests {
 
     #[test]
     fn each_algorithm_has_unique_names() {
-        let texts: HashSet<_> = Algorithm::ALL.map(Algorithm::text).into();
+        let texts: HashSet<_> = Algorithm::ALL.iter().map(|one| one.text()).collect();
         assert_eq!(texts.len(), Algorithm::ALL.len());
         #[cfg(feature = "redis")]
         {
-            let scripts: HashSet<_> = Algorithm::ALL.map(Algorithm::script).into();
+            let scripts: HashSet<_> = Algorithm::ALL.iter().map(|one| one.script()).collect();
             assert_eq!(scripts.len(), Algorithm::ALL.len());
         }
     }

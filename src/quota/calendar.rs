@@ -428,7 +428,6 @@ mod tests {
         }
     }
 
-    /// The length of the window at a time in seconds since 1970.
     fn hours(text: &str, seconds: u64) -> u64 {
         let calendar = Calendar::parse(text).unwrap();
         let window = calendar.window_at(seconds * SECOND);

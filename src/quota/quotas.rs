@@ -432,7 +432,6 @@ mod tests {
         assert_eq!(charging(&Quotas::from(&counters), 0), [(0, 5), (1, 2)]);
     }
 
-    /// The index and the limit of each quota that charges a count.
     fn charging(quotas: &Quotas, lease: u64) -> Vec<(usize, u32)> {
         quotas
             .charging(lease)
@@ -491,13 +490,19 @@ mod tests {
         counted.dedup();
         assert_eq!(counted.len(), 4);
         // The count of a calendar does not depend on its zone or billing day, so that a change keeps it.
-        assert_eq!(counted("9/month@UTC"), counted("5/month:17@Asia/Tokyo"));
-        assert_ne!(counted("9/month@UTC"), counted("9/week@UTC"));
-        assert_ne!(counted("9/day@UTC"), counted("9/day fixed-window"));
+        assert_eq!(
+            counted_micros("9/month@UTC"),
+            counted_micros("5/month:17@Asia/Tokyo")
+        );
+        assert_ne!(counted_micros("9/month@UTC"), counted_micros("9/week@UTC"));
+        assert_ne!(
+            counted_micros("9/day@UTC"),
+            counted_micros("9/day fixed-window")
+        );
     }
 
     #[cfg(feature = "calendar")]
-    fn counted(text: &str) -> u64 {
+    fn counted_micros(text: &str) -> u64 {
         let quota: Quota = text.parse().unwrap();
         Quotas::from(quota).single().unwrap().counted_micros(0)
     }
