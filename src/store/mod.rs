@@ -64,6 +64,8 @@ pub use redis::{Credentials, HashTags, RedisStore};
 pub use refusal_cache::RefusalCache;
 pub(crate) use requests::OwnedSubject;
 pub use requests::{Adjust, Block, Change, Check, OwnedAdjust, OwnedCheck, Subject};
+#[doc(hidden)]
+pub use rows::for_kit as rows_for_kit;
 pub use rows::{Batch, RowName, Rows, StoreOn, Write, Written};
 pub use store::{Store, StoreParts};
 #[cfg(feature = "test-util")]

@@ -4,6 +4,7 @@ mod conformance;
 mod holders;
 mod report;
 mod returned_units;
+mod rows;
 mod rules;
 mod shares;
 mod silent_keys;
@@ -11,3 +12,4 @@ mod threads;
 
 pub use conformance::Conformance;
 pub use report::{ConformanceReport, RuleOutcome};
+pub use rows::RowsConformance;

@@ -21,11 +21,11 @@ pub enum RuleOutcome {
     Failed(String),
 }
 
-/// The outcomes of a run of the [`Conformance`] kit.
+/// The outcomes of a run of the [`Conformance`] kit, or of [`RowsConformance`](crate::RowsConformance).
 ///
 /// [`assert_passed`](Self::assert_passed) and [`assert_complete`](Self::assert_complete) are for tests.
 /// `Display` prints a line for each rule.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct ConformanceReport {
     outcomes: Vec<(String, RuleOutcome)>,
 }
@@ -76,6 +76,10 @@ fn outcome(result: Result<(), Broken>) -> RuleOutcome {
 }
 
 impl ConformanceReport {
+    pub(crate) fn add(&mut self, rule: &str, outcome: RuleOutcome) {
+        self.outcomes.push((rule.to_owned(), outcome));
+    }
+
     /// Returns the name and the outcome of each rule, in the order of the run.
     pub fn outcomes(&self) -> impl Iterator<Item = (&str, &RuleOutcome)> {
         let outcomes = self.outcomes.iter();

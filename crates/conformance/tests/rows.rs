@@ -2,12 +2,12 @@
 //! before anything was written.
 
 use std::collections::HashMap;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use tollgate::store::{Batch, Rows, StoreOn, TestClock, Written};
 use tollgate::{Error, ErrorKind, Quota, RateLimiter};
-use tollgate_conformance::Conformance;
+use tollgate_conformance::{Conformance, RowsConformance};
 
 type VersionedRow = (u64, Option<Vec<u8>>);
 
@@ -102,7 +102,7 @@ async fn rows_that_fail_now_and_then_conform() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn stores_that_compete_admit_the_limit() {
     let clock = TestClock::new();
-    let rows = std::sync::Arc::new(Optimistic::new(&clock, 7));
+    let rows = Arc::new(Optimistic::new(&clock, 7));
     let store = || StoreOn::new(rows.clone()).deadline(std::time::Duration::from_secs(20));
     let limiters =
         [store(), store(), store()].map(|store| RateLimiter::new(store, Quota::per_day(500)));
@@ -122,4 +122,12 @@ async fn stores_that_compete_admit_the_limit() {
         admitted += task.await.unwrap();
     }
     assert_eq!(admitted, 500);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rows_that_fail_now_and_then_pass_the_kit_of_rows() {
+    let rows = Arc::new(Optimistic::new(&TestClock::new(), 7));
+    let report = RowsConformance::new([Arc::clone(&rows), rows]).run().await;
+    println!("{report}");
+    report.assert_complete();
 }

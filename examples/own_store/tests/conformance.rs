@@ -4,16 +4,30 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use own_store::SqliteStore;
+use own_store::{SqliteRows, SqliteStore};
 use several_processes::{block_together, returns_units, share_slots};
 use tollgate::store::TestClock;
 use tollgate::{Quota, RateLimiter, Source};
-use tollgate_conformance::Conformance;
+use tollgate_conformance::{Conformance, RowsConformance};
 
 #[path = "../../../tests/support/running.rs"]
 mod running;
 #[path = "../../../tests/support/several_processes.rs"]
 mod several_processes;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_rows_conform() {
+    let directory = tempfile::tempdir().unwrap();
+    let clock = TestClock::new();
+    let rows = [0, 1].map(|_| {
+        let clock = clock.clone();
+        let now = move || i64::try_from(clock.now_micros()).unwrap();
+        SqliteRows::open(directory.path().join("limits.db"), now).unwrap()
+    });
+    let report = RowsConformance::new(rows).run().await;
+    println!("{report}");
+    report.assert_complete();
+}
 
 fn open(directory: &tempfile::TempDir) -> (SqliteStore, TestClock) {
     let clock = TestClock::new();

@@ -25,6 +25,11 @@ impl RowName {
         Self("ping||".to_owned())
     }
 
+    /// Creates the name of a row of the kit.
+    pub(super) fn of_kit(name: &str) -> Self {
+        Self(format!("kit||{name}"))
+    }
+
     /// Returns the name.
     #[must_use]
     pub fn as_str(&self) -> &str {

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use tollgate_conformance::Conformance;
+use tollgate_conformance::{Conformance, RowsConformance};
 use tollgate_postgres::PostgresRows;
 
 use crate::server::{Server, write_clock};
@@ -19,6 +19,16 @@ async fn run_kit(schema: &str, set: fn(PostgresRows) -> PostgresRows) {
         write_clock(&path, *now);
     });
     let report = kit.run().await;
+    println!("{report}");
+    report.assert_complete();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn the_rows_conform() {
+    let server = Server::shared();
+    server.store("kit_of_rows").await;
+    let rows = [0, 1].map(|_| PostgresRows::new(server.pool(3)).schema("kit_of_rows"));
+    let report = RowsConformance::new(rows).run().await;
     println!("{report}");
     report.assert_complete();
 }
