@@ -96,9 +96,7 @@ pub(crate) fn certain_part(micros: u64) -> u64 {
 
 /// A clock for tests, which stands still until the test moves it.
 ///
-/// Pass a clone to [`MemoryStore::with_clock`](crate::MemoryStore::with_clock),
-/// [`CircuitBreaker::with_clock`](crate::store::CircuitBreaker::with_clock) or
-/// [`RefusalCache::with_clock`](crate::store::RefusalCache::with_clock), and move the other clone. Clones share
+/// Pass a clone to [`MemoryStore::with_clock`](crate::MemoryStore::with_clock), and move the other clone. Clones share
 /// the time. The deadline of a store with such a clock follows the time of tokio, which the test can pause.
 ///
 /// # Examples

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tollgate::store::{Holding, Store, Subject};
+use tollgate::store::Store;
+use tollgate::store::protocol::{Holding, Subject};
 use tollgate::{Acquired, Key, Quota, Quotas, RateLimiter, RedisStore};
 
 use crate::semaphore::Semaphore;

@@ -4,7 +4,9 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tollgate::store::{Adjust, Block, Change, Check, StoreFuture, StoreId, StoreParts, Subject};
+use tollgate::store::protocol::{
+    Adjust, Block, Change, Check, StoreFuture, StoreId, StoreParts, Subject,
+};
 use tollgate::{DecisionView, Key, Quotas, Source, Store};
 
 /// Bounds the memory: idle keys are forgotten beyond this number.

@@ -1,6 +1,6 @@
 //! The bytes of stored states: whole numbers in as few bytes as they need, one field after the other.
 //!
-//! Part of the format that [`Counters::to_bytes`](crate::store::Counters::to_bytes) describes: a change of a field needs a
+//! Part of the format that [`Counters::to_bytes`](crate::store::protocol::Counters::to_bytes) describes: a change of a field needs a
 //! new version there.
 
 use crate::quota::{Algorithm, ShareId};

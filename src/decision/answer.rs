@@ -11,23 +11,9 @@ use crate::quota::{Quota, Quotas, ShareId};
 /// The answer of a [`Store`](crate::Store) to one check.
 ///
 /// It has the [source](Self::source), and one [`QuotaAnswer`] for each quota of the check, in the order of
-/// [`Subject::quotas`](crate::store::Subject::quotas). The check is admitted if every quota admits it.
+/// [`Subject::quotas`](crate::store::protocol::Subject::quotas). The check is admitted if every quota admits it.
 ///
 /// The answer does not contain the quotas. The limiter makes a [`Decision`](crate::Decision) from both.
-///
-/// # Examples
-///
-/// ```
-/// use std::time::Duration;
-/// use tollgate::store::{Answer, QuotaAnswer, Source};
-///
-/// // Two quotas: the first admits the check, the second refuses it for 5 s.
-/// let wait = Duration::from_secs(5);
-/// let first = QuotaAnswer::admitted(3, Duration::from_secs(60));
-/// let second = QuotaAnswer::refused(10, Some(wait), wait);
-/// let answer = Answer::new(Source::Other, [first, second]);
-/// assert!(!answer.is_admitted());
-/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Answer {
     source: Source,
@@ -49,7 +35,7 @@ impl Answer {
 
     /// Creates an answer with the time of the decision, in microseconds of the store's clock.
     ///
-    /// A [`Refund`](crate::store::Change::Refund) has the answer, so a store may find the charge by its time, or by the
+    /// A [`Refund`](crate::store::protocol::Change::Refund) has the answer, so a store may find the charge by its time, or by the
     /// [receipts](QuotaAnswer::with_receipt) of the quotas.
     pub fn at(time: u64, source: Source, quotas: impl IntoIterator<Item = QuotaAnswer>) -> Self {
         Self {
@@ -61,7 +47,7 @@ impl Answer {
     }
 
     /// Sets the number of units that were charged beyond the cost, because the check asked for
-    /// [extra units](crate::store::Check::extra_units).
+    /// [extra units](crate::store::protocol::Check::extra_units).
     #[must_use]
     pub fn with_extra_units(mut self, extra: u32) -> Self {
         self.set_extra_units(extra);
@@ -73,7 +59,7 @@ impl Answer {
     }
 
     /// Returns the number of units that were charged beyond the cost, because the check asked for
-    /// [extra units](crate::store::Check::extra_units).
+    /// [extra units](crate::store::protocol::Check::extra_units).
     #[must_use]
     pub fn extra_units(&self) -> u32 {
         u32::try_from(self.extra).unwrap_or(u32::MAX)
@@ -242,7 +228,7 @@ pub enum Source {
     Lease,
     /// A [`MemoryStore`](crate::MemoryStore): the counts of this process.
     Memory,
-    /// The [refusal cache](crate::store::RefusalCache) of this process: the store refused the same check
+    /// The refusal cache of this process: the store refused the same check
     /// before, and the wait has not passed yet.
     RefusalCache,
     /// The fallback counts of this process, because the store failed: see
@@ -253,7 +239,7 @@ pub enum Source {
     /// The answer of an upstream: it asked this process, or another one, to [wait](crate::RateLimiter::observe).
     HeldBack,
     /// A store outside this crate. Metrics and events have the name of its
-    /// [circuit breaker](crate::store::CircuitBreaker::name) in place of `other`.
+    /// [store](crate::store::StoreOn::name) in place of `other`.
     Other,
     /// Nothing: there are no quotas, or the store failed and the policy is
     /// [`FailurePolicy::open`](crate::FailurePolicy::open). The check was admitted and not charged.
@@ -324,7 +310,7 @@ const EXCEEDED: u64 = NEVER - 1;
 /// Identifies the units that one check charged to one quota, so that a store can refund them.
 ///
 /// A store adds it with [`QuotaAnswer::with_receipt`], and gets it back in
-/// [`Adjust::counts`](crate::store::Adjust::counts). The store defines the meaning of both numbers.
+/// [`Adjust::counts`](crate::store::protocol::Adjust::counts). The store defines the meaning of both numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Receipt {
     /// The generation of the count. It changes when the count is reset or has been empty.

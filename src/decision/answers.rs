@@ -9,18 +9,6 @@ use super::answer::Answer;
 /// The answers of a [`Store`](crate::Store) to checks that it decides together: one for each, in their order.
 ///
 /// Dereferences to a slice of [`Answer`]. The answer to a single check takes no allocation.
-///
-/// # Examples
-///
-/// ```
-/// use std::time::Duration;
-/// use tollgate::store::{Answer, Answers, QuotaAnswer, Source};
-///
-/// let admitted = |used| Answer::new(Source::Other, [QuotaAnswer::admitted(used, Duration::from_secs(60))]);
-/// let answers: Answers = [1, 5].map(admitted).into_iter().collect();
-/// assert!(answers.are_admitted());
-/// assert_eq!(answers[1].quotas()[0].used(), 5);
-/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Answers(SmallVec<[Answer; 1]>);
 

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use crate::quota::ShareId;
 
-/// The slots of a key that one process holds, and those that a [`Check`](crate::store::Check) wants for it.
+/// The slots of a key that one process holds, and those that a [`Check`](crate::store::protocol::Check) wants for it.
 ///
 /// For quotas [in flight](crate::Quota::in_flight), a store keeps an entry for each holder: the sequence, the slots, the
 /// lease, and the end of the lease. Entries have absolute counts, so a message that is lost, late or repeated cannot count
-/// a slot twice or lose one. [`Counters`](crate::store::Counters) follow these rules:
+/// a slot twice or lose one. [`Counters`](crate::store::protocol::Counters) follow these rules:
 ///
 /// - An entry whose lease has ended is removed. One that ends later than a lease *of its own* from now, as after a step back
 ///   of the clock, ends then. Both are stored even if the check is refused.
@@ -22,7 +22,7 @@ use crate::quota::ShareId;
 ///
 /// An entry with 0 slots stays until its lease ends, so that its sequence is known.
 ///
-/// The [receipt](crate::store::Receipt) of an answer to slots has a note for limiters as its generation: 2 if the sequence is
+/// The [receipt](crate::store::protocol::Receipt) of an answer to slots has a note for limiters as its generation: 2 if the sequence is
 /// older than the entry's, 1 if slots are held and the holder had no entry, and otherwise 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -54,7 +54,7 @@ pub(crate) enum HoldingNote {
 }
 
 impl HoldingNote {
-    /// Stores tell the note by this number, as the generation of a [`Receipt`](crate::store::Receipt).
+    /// Stores tell the note by this number, as the generation of a [`Receipt`](crate::store::protocol::Receipt).
     pub(crate) const fn number(self) -> u64 {
         self as u64
     }

@@ -68,7 +68,7 @@ impl Code {
 
     /// The store does not implement an operation, such as refunds or blocks.
     ///
-    /// Take a store that does, or implement the method of `Store`.
+    /// Take a store that does, such as a `StoreOn`.
     const UNSUPPORTED: Self = Self::new("tollgate::E009", Unsupported);
 
     /// The closure of `quotas_for` returned an error, the source of this one.
@@ -345,7 +345,7 @@ pub(crate) mod warning {
 
     /// Usage beyond the limit is not counted, because the store cannot charge it.
     ///
-    /// Implement `Change::Charge` in `Store::adjust`.
+    /// Take a store that charges beyond a limit, such as a `StoreOn`.
     pub(crate) const CHARGED_TO_LIMIT: &str = "tollgate::W014";
 
     /// Limiters of one name and store differ in quotas or keys, or have the default name: they share counts.

@@ -20,6 +20,7 @@
 //! | | [Cluster and hash tags](cluster) | What changes on Redis Cluster? |
 //! | | [Rented servers](rented_servers) | Does the Redis that I rent work, and with which settings? |
 //! | | [Postgres](postgres) | When is Postgres enough, and when do I need Redis? |
+//! | | [Your own database](own_database) | How do I count in a database that I have already? |
 //! | | [Capacity](capacity) | How much memory and CPU does Redis need, and how fast is a check? |
 //! | | [Metrics and alerts](monitoring) | How do I watch limits? |
 //! | | [Messages](messages) | What does the code of an error or a warning mean, and what helps? |
@@ -84,6 +85,9 @@ pub mod rented_servers {}
 
 #[doc = include_str!("postgres.md")]
 pub mod postgres {}
+
+#[doc = include_str!("own_database.md")]
+pub mod own_database {}
 
 #[doc = include_str!("capacity.md")]
 pub mod capacity {}

@@ -8,7 +8,7 @@ use siphasher::sip128::{Hasher128, SipHasher13};
 use crate::random::random_bits;
 
 /// A 128-bit hash that identifies a text within this process, such as the limiter and the key of a
-/// [subject](crate::store::Subject::fingerprint).
+/// [subject](crate::store::protocol::Subject::fingerprint).
 ///
 /// It is SipHash-1-3 under a random key of this process. The values never leave the process, so an attacker
 /// cannot search for a collision. Among a million texts, any two collide with a probability of 2^-89.

@@ -273,8 +273,8 @@ impl RateLimiter {
     /// - While the store fails, the units at hand may be used until their lease ends. Then the
     ///   [failure policy](Self::on_failure) applies.
     ///
-    /// Only a store that [supports leases](crate::store::StoreParts::supports_leases), such as
-    /// [`RedisStore`](crate::RedisStore), grants units. With others, the limiter asks the store for each check, and
+    /// Only a store behind a network, such as [`RedisStore`](crate::RedisStore) or a
+    /// [`StoreOn`](crate::store::StoreOn), grants units. With others, the limiter asks the store for each check, and
     /// counts in the same way.
     ///
     /// Give all limiters of a name the same lease. A limiter with another lease counts anew: while both run, a

@@ -401,7 +401,7 @@ impl RateLimiter {
             tracing::warn!(target: "tollgate::diagnostics",
                 code = warning::CHARGED_TO_LIMIT,
                 limiter = &*self.0.facts.name,
-                "usage beyond a limit is not counted: {error}; implement `Change::Charge` in `Store::adjust`"
+                "usage beyond a limit is not counted: {error}; take a store that charges beyond a limit"
             );
         }
         let mut missing = units;

@@ -36,7 +36,7 @@ impl RateLimiter {
     ///
     /// After a failure, the limiter waits up to 50 ms and checks again, then up to 100 ms, and so on up to one
     /// second. Each wait is a random time between half of that and the whole, so that many workers do not return
-    /// at once. A check while the [circuit breaker](crate::store::CircuitBreaker) is open does not reach the store.
+    /// at once. A check while the [circuit breaker](crate::guide::failures) is open does not reach the store.
     /// It only starts the probe when that is due. So workers go on within about two seconds after the store has
     /// recovered.
     ///

@@ -24,62 +24,6 @@ use crate::store::requests::{Adjust, Change, Check, Subject};
 /// an earlier reading looks like a clock that stepped back. Units that were charged later than `now` count as
 /// charged now. So if the clock steps back, no units are freed, and none counts for longer than one window. For
 /// quotas of calendar windows, count the time from 1970, in UTC.
-///
-/// # Examples
-///
-/// A store in the memory of the process, under one lock.
-///
-/// ```
-/// use std::collections::HashMap;
-/// use std::sync::Mutex;
-/// use std::time::{SystemTime, UNIX_EPOCH};
-/// use tollgate::store::{Adjust, Check, Counters, Source, Store, StoreFuture, StoreId, Subject};
-///
-/// struct Own {
-///     id: StoreId,
-///     keys: Mutex<HashMap<(String, String), Counters>>,
-/// }
-///
-/// fn name(subject: &Subject<'_>) -> (String, String) {
-///     (subject.limiter.as_str().to_owned(), subject.key.as_str().to_owned())
-/// }
-///
-/// fn now() -> u64 {
-///     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-///     u64::try_from(now.as_micros()).unwrap_or(u64::MAX)
-/// }
-///
-/// impl Store for Own {
-///     fn id(&self) -> StoreId {
-///         self.id
-///     }
-///
-///     fn check(&self, checks: &[Check<'_>]) -> StoreFuture {
-///         let mut keys = self.keys.lock().unwrap();
-///         let read = |check: &Check<'_>| keys.get(&name(check)).cloned().unwrap_or_default();
-///         let mut counters: Vec<_> = checks.iter().map(read).collect();
-///         let decided = Counters::decide(&mut counters, checks, Source::Other, now());
-///         if decided.is_changed {
-///             keys.extend(checks.iter().map(|check| name(check)).zip(counters));
-///         }
-///         StoreFuture::ready(Ok(decided.answers))
-///     }
-///
-///     fn adjust(&self, adjust: Adjust<'_>) -> StoreFuture<()> {
-///         let mut keys = self.keys.lock().unwrap();
-///         keys.entry(name(&adjust)).or_default().adjust(adjust, now());
-///         StoreFuture::ready(Ok(()))
-///     }
-/// }
-/// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
-/// # let own = Own { id: StoreId::unique(), keys: Mutex::default() };
-/// # let limiter = tollgate::RateLimiter::new(own, tollgate::Quota::per_day(2));
-/// # let mut decision = limiter.check_n("ada", 2).await.unwrap();
-/// # assert!(!limiter.check("ada").await.unwrap().is_allowed());
-/// # decision.refund(1).await.unwrap();
-/// # assert!(limiter.check("ada").await.unwrap().is_allowed());
-/// # });
-/// ```
 // A log for all windows of `SlidingLog`, one for each length of bucket, and a count for each other algorithm and window.
 #[derive(Clone, Debug, Default)]
 pub struct Counters {
@@ -516,17 +460,6 @@ impl Counters {
     /// - the number of counts, and for each count: its algorithm, window, number of a soft quota, end of life, used part,
     ///   and the fields of its state in the order of the source. The times of a log are differences;
     /// - four bytes, the lowest first: the FNV-1a hash of all before.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use tollgate::store::Counters;
-    ///
-    /// let bytes = Counters::new().to_bytes();
-    /// assert!(Counters::from_bytes(&bytes)?.is_empty());
-    /// assert!(Counters::from_bytes(b"of another program").is_err());
-    /// # Ok::<(), tollgate::Error>(())
-    /// ```
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = FORMAT.to_vec();
@@ -543,7 +476,7 @@ impl Counters {
     ///
     /// Returns an error of kind [`InvalidReply`](ErrorKind::InvalidReply) if the bytes are damaged, of another program, or
     /// of a newer version of the format. A store returns it for the checks of that key: it does not open the
-    /// [`CircuitBreaker`](crate::store::CircuitBreaker), because the other keys may be well.
+    /// [`CircuitBreaker`](crate::store::protocol::CircuitBreaker), because the other keys may be well.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, Error> {
         let counters = Self::parse(bytes);
         counters.ok_or_else(|| {

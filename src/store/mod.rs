@@ -22,6 +22,8 @@
 //!
 //! # Write a store
 //!
+//! The page [Your own database](crate::guide::own_database) has an example, and the reason for each step.
+//!
 //! 1. Implement [`Rows`] for your database. One method is required: it reads rows, lets a [`Batch`] decide, and writes rows,
 //!    in one transaction.
 //! 2. Wrap it: `StoreOn::new(rows).name("sqlite")` is a store with every rule of this crate.
@@ -36,6 +38,8 @@ mod from_url;
 mod future;
 mod memory;
 mod protected_store;
+#[doc(hidden)]
+pub mod protocol;
 mod real_time;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
@@ -49,31 +53,22 @@ mod testing;
 mod url_scheme;
 
 pub use any_store::AnyStore;
-pub use block_list::BlockList;
-pub use circuit_breaker::CircuitBreaker;
-pub use counters::{Counters, Decided};
+pub(crate) use block_list::BlockList;
 pub use from_url::from_url;
-pub use future::{Answerer, StoreFuture};
-pub(crate) use future::{FutureState, WaitingAnswer, join_all};
+pub(crate) use future::{Answerer, FutureState, StoreFuture, WaitingAnswer, join_all};
 pub use memory::MemoryStore;
 pub(crate) use protected_store::{ProtectedStore, SendMarks};
-pub use real_time::timeout;
 #[cfg(feature = "redis")]
 #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
 pub use redis::{Credentials, HashTags, RedisStore};
-pub use refusal_cache::RefusalCache;
-pub(crate) use requests::OwnedSubject;
-pub use requests::{Adjust, Block, Change, Check, OwnedAdjust, OwnedCheck, Subject};
-#[doc(hidden)]
-pub use rows::for_kit as rows_for_kit;
+pub(crate) use requests::{Block, Change, Check, OwnedCheck, OwnedSubject, Subject};
 pub use rows::{Batch, RowName, Rows, StoreOn, Write, Written};
-pub use store::{Store, StoreParts};
+pub use store::Store;
 #[cfg(feature = "test-util")]
 #[cfg_attr(docsrs, doc(cfg(feature = "test-util")))]
-pub use testing::TestStore;
+pub use testing::{ReceivedCheck, TestStore};
 
 #[cfg(feature = "test-util")]
 #[cfg_attr(docsrs, doc(cfg(feature = "test-util")))]
 pub use crate::clock::TestClock;
-pub use crate::decision::{Answer, Answers, Holding, QuotaAnswer, Receipt, Source, StoreId};
-pub use crate::key::Fingerprint;
+pub use crate::decision::Source;

@@ -38,19 +38,6 @@ const LAST_READ: Duration = Duration::from_millis(2);
 /// # Panics
 ///
 /// Panics outside of a tokio runtime with a time driver.
-///
-/// # Examples
-///
-/// ```
-/// use std::time::Duration;
-/// use tollgate::store;
-///
-/// # tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(async {
-/// let reply = async { "PONG" };
-/// assert_eq!(store::timeout(Duration::from_secs(1), reply).await, Some("PONG"));
-/// # });
-/// # Ok::<(), std::io::Error>(())
-/// ```
 pub async fn timeout<T>(limit: Duration, future: impl Future<Output = T>) -> Option<T> {
     // Pinned here, since an argument that is pinned further down would be copied into each future on the way.
     let future = pin!(future);

@@ -66,43 +66,6 @@ const STRIPES: usize = 256;
 ///
 /// The waits of the store must be exact: until the wait has passed, the store must refuse the check again,
 /// unless units are returned. Otherwise the cache refuses checks that the store would admit.
-///
-/// # Examples
-///
-/// ```
-/// use std::time::Duration;
-/// use tollgate::store::{Answers, Check, RefusalCache, Store, StoreFuture, StoreId, StoreParts};
-///
-/// struct Remote {
-///     id: StoreId,
-///     refusal_cache: RefusalCache,
-/// }
-///
-/// impl Remote {
-///     fn new() -> Self {
-///         let refusal_cache = RefusalCache::new().max_age(Duration::from_millis(200));
-///         Self { id: StoreId::unique(), refusal_cache }
-///     }
-/// }
-///
-/// impl Store for Remote {
-///     fn id(&self) -> StoreId {
-///         self.id
-///     }
-///
-///     fn check(&self, checks: &[Check<'_>]) -> StoreFuture {
-///         // …
-///         # let _ = checks;
-///         # StoreFuture::ready(Ok(Answers::default()))
-///     }
-///
-///     fn parts(&self) -> StoreParts {
-///         let mut parts = StoreParts::default();
-///         parts.refusal_cache = Some(self.refusal_cache.clone());
-///         parts
-///     }
-/// }
-/// ```
 #[derive(Clone)]
 pub struct RefusalCache {
     inner: Arc<Inner>,

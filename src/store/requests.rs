@@ -145,7 +145,7 @@ pub struct Check<'a> {
     ///
     /// The store charges at most an eighth of what the quotas have left after the cost. It charges them together
     /// with the cost, and returns their number in [`Answer::extra_units`]. Only stores that
-    /// [support leases](crate::store::StoreParts::supports_leases) are asked for more, and only by a check that is decided
+    /// [support leases](crate::store::protocol::StoreParts::supports_leases) are asked for more, and only by a check that is decided
     /// alone.
     pub extra_units: u32,
     /// The slots that the asking process holds and wants, for quotas [in flight](crate::Quota::in_flight). `None` for a check

@@ -13,63 +13,12 @@ use crate::error::{Error, ErrorKind};
 
 /// Keeps the counts of limiters, and decides their checks.
 ///
-/// This crate has two implementations: [`RedisStore`](crate::RedisStore) and
-/// [`MemoryStore`](crate::MemoryStore). Implement the trait to keep counts elsewhere, for example in a
-/// database. [`RateLimiter`](crate::RateLimiter) and [`RateLimitLayer`](crate::RateLimitLayer) take any `impl
-/// Store`, also an `Arc<dyn Store>`.
+/// [`RateLimiter`](crate::RateLimiter) and [`RateLimitLayer`](crate::RateLimitLayer) take any `impl Store`, also an
+/// `Arc<dyn Store>`: [`RedisStore`](crate::RedisStore), [`MemoryStore`](crate::MemoryStore), and
+/// [`StoreOn`](super::StoreOn) the rows of a database.
 ///
-/// # Rules
-///
-/// - A check is decided in one atomic step. If every quota admits it, it is charged to all of them. Otherwise
-///   it is charged to none.
-/// - A refused check, and a check of cost 0, change no count.
-/// - A check of cost 0 is admitted, also where more units are used than a limit. Only a limit of 0 refuses it.
-/// - The store has one clock, and reads it once for each check.
-///
-/// # What to implement
-///
-/// [`id`](Self::id) and [`check`](Self::check) are required. [`adjust`](Self::adjust) and [`block`](Self::block) fail with
-/// [`ErrorKind::Unsupported`] by default.
-///
-/// A store needs no algorithms: [`Counters`](super::Counters) decides and adjusts by the rules of
-/// every [`Algorithm`](crate::Algorithm). Limiters add the rest around the store: a deadline and a fallback
-/// ([`circuit_breaker`](StoreParts::circuit_breaker), which also has the [name](super::CircuitBreaker::name) of the store in
-/// metrics), a cache of refusals ([`refusal_cache`](StoreParts::refusal_cache)),
-/// and blocked keys ([`block_list`](StoreParts::block_list)).
-///
-/// To test an implementation, run the kit of the package `tollgate-conformance`.
-///
-/// # Examples
-///
-/// A store that refuses every check with a cost, to see how a service reacts. [`Counters`](super::Counters)
-/// has an example of a store that counts.
-///
-/// ```
-/// use std::time::Duration;
-/// use tollgate::store::{Answer, Check, QuotaAnswer, Source, Store, StoreFuture, StoreId};
-///
-/// struct Closed {
-///     id: StoreId,
-/// }
-///
-/// impl Store for Closed {
-///     fn id(&self) -> StoreId {
-///         self.id
-///     }
-///
-///     fn check(&self, checks: &[Check<'_>]) -> StoreFuture {
-///         let wait = Some(Duration::from_secs(1));
-///         let refusal = |check: &Check<'_>| {
-///             let answers = check.quotas.iter().map(|quota| match check.cost {
-///                 0 => QuotaAnswer::admitted(quota.limit(), quota.window()),
-///                 _ => QuotaAnswer::refused(quota.limit(), wait, quota.window()),
-///             });
-///             Answer::new(Source::Other, answers)
-///         };
-///         StoreFuture::ready(Ok(checks.iter().map(refusal).collect()))
-///     }
-/// }
-/// ```
+/// To count in a database of your own, implement [`Rows`](super::Rows), not this trait. Its methods are hidden, and may change in
+/// any release.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a store",
     label = "expected a store, such as `MemoryStore::new()`",
@@ -81,6 +30,7 @@ pub trait Store: Send + Sync + 'static {
     /// Returns the identity of the store, which is the same for all handles that share their counts.
     ///
     /// A store creates one with [`StoreId::unique`] and keeps it for its lifetime.
+    #[doc(hidden)]
     fn id(&self) -> StoreId;
 
     /// Decides checks together in one atomic step: all of them are charged, or none.
@@ -94,18 +44,19 @@ pub trait Store: Send + Sync + 'static {
     /// Limiters with [`block_after`](crate::RateLimiter::block_after) also count refusals and blocks, in checks of another
     /// limiter: its stored name is `blocks=` and the name.
     ///
-    /// A check of quotas [in flight](crate::Quota::in_flight) may have a [`Holding`](crate::store::Holding), with rules of its
-    /// own. [`Counters`](crate::store::Counters) follow them; the answers to slots also have a note for limiters. A store that
+    /// A check of quotas [in flight](crate::Quota::in_flight) may have a [`Holding`](crate::store::protocol::Holding), with rules of its
+    /// own. [`Counters`](crate::store::protocol::Counters) follow them; the answers to slots also have a note for limiters. A store that
     /// keeps no holders fails such checks with [`ErrorKind::Unsupported`].
     ///
     /// A [soft](crate::Quota::soft) quota refuses no check. It has a count of its own, which is charged for an admitted check if it
-    /// has room, and its answer is [`exceeded`](crate::store::QuotaAnswer::exceeded) otherwise.
+    /// has room, and its answer is [`exceeded`](crate::store::protocol::QuotaAnswer::exceeded) otherwise.
     ///
     /// The future has one answer for each check, in their order, and borrows nothing from the checks. A store that answers
     /// without waiting returns a [ready](StoreFuture::ready) one.
     ///
     /// If one check is refused, the answers to the others still say whether each would be admitted, with the units
     /// used before.
+    #[doc(hidden)]
     fn check(&self, checks: &[Check<'_>]) -> StoreFuture;
 
     /// Returns the group of a subject: [`check`](Self::check) decides checks of the same group in one atomic step.
@@ -115,6 +66,7 @@ pub trait Store: Send + Sync + 'static {
     /// groups charged.
     ///
     /// The default implementation returns 0 for each subject: all of them are in one group.
+    #[doc(hidden)]
     fn atomic_group(&self, subject: Subject<'_>) -> u64 {
         let _ = subject;
         0
@@ -123,6 +75,7 @@ pub trait Store: Send + Sync + 'static {
     /// Changes the units that count against a key: see [`Change`](super::Change).
     ///
     /// The default implementation fails with an [`Error`] of kind [`ErrorKind::Unsupported`].
+    #[doc(hidden)]
     fn adjust(&self, adjust: Adjust<'_>) -> StoreFuture<()> {
         unsupported(match adjust.change {
             Change::Reset => "this store cannot reset keys",
@@ -144,6 +97,7 @@ pub trait Store: Send + Sync + 'static {
     /// limiters, it fails with an [`Error`] of kind [`ErrorKind::Full`]. The rest of the list is for operators.
     ///
     /// The default implementation fails with an [`Error`] of kind [`ErrorKind::Unsupported`].
+    #[doc(hidden)]
     fn block(&self, block: Block<'_>) -> StoreFuture<bool> {
         let _ = block;
         unsupported("this store cannot block keys")
@@ -156,6 +110,7 @@ pub trait Store: Send + Sync + 'static {
     /// processes: who waits gets its error.
     ///
     /// The default implementation does nothing, for a store with a list of this process alone.
+    #[doc(hidden)]
     fn refresh_blocks(&self, timeout: Duration) -> StoreFuture<()> {
         let _ = timeout;
         StoreFuture::ready(Ok(()))
@@ -167,6 +122,7 @@ pub trait Store: Send + Sync + 'static {
     /// For operators: [`Admin::peek`](crate::Admin::peek) calls it. The sequences may be 0.
     ///
     /// The default implementation fails with an [`Error`] of kind [`ErrorKind::Unsupported`].
+    #[doc(hidden)]
     fn holders(&self, subject: Subject<'_>) -> StoreFuture<Vec<Holding>> {
         let _ = subject;
         unsupported("this store cannot list holders of slots")
@@ -181,6 +137,7 @@ pub trait Store: Send + Sync + 'static {
     /// parts. A store that wraps another one returns what that one does.
     ///
     /// The default implementation returns `None`.
+    #[doc(hidden)]
     fn circuit_breaker(&self, subject: Subject<'_>) -> Option<CircuitBreaker> {
         let _ = subject;
         None
@@ -190,23 +147,13 @@ pub trait Store: Send + Sync + 'static {
     ///
     /// Each limiter calls it once. Keep the parts and return clones: if one limiter then finds that the store fails, all
     /// limiters know. The default implementation returns new ones for each limiter.
+    #[doc(hidden)]
     fn parts(&self) -> StoreParts {
         StoreParts::default()
     }
 }
 
 /// The parts of a [`Store`] that its limiters share. Clones share them, too.
-///
-/// # Examples
-///
-/// ```
-/// use std::time::Duration;
-/// use tollgate::store::{CircuitBreaker, RefusalCache, StoreParts};
-///
-/// let mut parts = StoreParts::default();
-/// parts.circuit_breaker = CircuitBreaker::new().deadline(Duration::from_millis(20));
-/// parts.refusal_cache = Some(RefusalCache::new());
-/// ```
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct StoreParts {

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
-use tollgate::store::{Adjust, Block, Check, Store, StoreFuture, StoreId, StoreParts};
+use tollgate::store::Store;
+use tollgate::store::protocol::{Adjust, Block, Check, StoreFuture, StoreId, StoreParts};
 use tollgate::{BlockReason, BlockRule, ErrorKind, Key, Quota, RateLimiter, Source};
 
 use crate::support::cases::{cases, is_all};

@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
-use tollgate::store::{
-    Adjust, Block, Check, CircuitBreaker, OwnedCheck, StoreFuture, StoreId, StoreParts, TestClock,
-    TestStore,
+use tollgate::store::protocol::{
+    Adjust, Block, Check, CircuitBreaker, StoreFuture, StoreId, StoreParts,
 };
+use tollgate::store::{TestClock, TestStore};
 use tollgate::{
     BlockReason, BlockRule, Error, ErrorKind, FailurePolicy, Key, MemoryStore, Quota,
     RateLimitLayer, RateLimiter, Source, Store, key,
@@ -327,14 +327,14 @@ async fn a_test_store_refuses_the_checks_of_the_test_and_not_those_that_count_re
     store.refuse_next(5, SECOND);
     assert_eq!(refused_until_blocked(&limiter, "ada").await, (3, HOUR));
     let received = store.take_checks();
-    let checks = received.iter().map(OwnedCheck::check);
+    let checks = received.iter();
     // Three were refused, and two looks tell the status.
     assert!(
         checks
             .clone()
-            .all(|check| *check.limiter == Key::from("default"))
+            .all(|check| *check.limiter() == Key::from("default"))
     );
-    assert_eq!(checks.filter(|check| check.cost == 1).count(), 3);
+    assert_eq!(checks.filter(|check| check.cost() == 1).count(), 3);
     store.refuse_all(SECOND);
     assert_eq!(refused_until_blocked(&limiter, "bob").await, (3, HOUR));
 }

@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
-use tollgate::store::{Check, CircuitBreaker, Store, StoreFuture, StoreId, StoreParts, Subject};
+use tollgate::store::Store;
+use tollgate::store::protocol::{Check, CircuitBreaker, StoreFuture, StoreId, StoreParts, Subject};
 use tollgate::{Error, ErrorKind, Quota, RateLimiter, RedisStore};
 
 use crate::suite::{beside_others, child, patient, report, run, short_or_long, told, until};

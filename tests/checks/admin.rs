@@ -7,7 +7,8 @@ use std::time::Duration;
 use crate::support::calls::{ok, request, stores};
 use crate::support::redis_server::RedisServer;
 use axum::http::{Request, Response, StatusCode};
-use tollgate::store::{Answer, Check, QuotaAnswer, Store, StoreFuture, StoreId, TestClock};
+use tollgate::store::protocol::{Answer, Check, QuotaAnswer, StoreFuture, StoreId};
+use tollgate::store::{Store, TestClock};
 use tollgate::{
     Admin, ErrorKind, FailurePolicy, Key, MemoryStore, Plan, Quota, Quotas, RateLimitLayer,
     RateLimiter, Source, WouldReject, key,

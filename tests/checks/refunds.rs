@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use proptest::prelude::*;
-use tollgate::store::{Check, Store, StoreFuture, StoreId, Subject, TestClock};
+use tollgate::store::protocol::{Check, StoreFuture, StoreId, Subject};
+use tollgate::store::{Store, TestClock};
 use tollgate::{Algorithm, Decision, ErrorKind, MemoryStore, Quota, RateLimiter};
 
 use crate::support::algorithms::{algorithms, part_of};

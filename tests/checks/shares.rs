@@ -10,7 +10,8 @@ use crate::support::test_time::TestTime;
 use crate::support::{holds_for_any, runtime};
 use proptest::prelude::*;
 use tokio::runtime::Runtime;
-use tollgate::store::{Adjust, Change, Check, Store, StoreFuture, StoreId, Subject};
+use tollgate::store::Store;
+use tollgate::store::protocol::{Adjust, Change, Check, StoreFuture, StoreId, Subject};
 use tollgate::{
     Algorithm, Decision, ErrorKind, Key, MemoryStore, Quota, Quotas, RateLimiter, RedisStore,
     Share, Source,

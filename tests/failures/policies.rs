@@ -11,7 +11,8 @@ use crate::support::moody::{DEADLINE, Mood, Moody};
 use crate::support::runtime;
 use http::{HeaderMap, Request, Response, StatusCode};
 use tollgate::key;
-use tollgate::store::{Check, CircuitBreaker, StoreFuture, StoreId, StoreParts, TestClock};
+use tollgate::store::TestClock;
+use tollgate::store::protocol::{Check, CircuitBreaker, StoreFuture, StoreId, StoreParts};
 use tollgate::{
     Acquired, Algorithm, DecisionView, ErrorKind, FailurePolicy, MemoryStore, Permit, Quota,
     RateLimitLayer, RateLimiter, Share, Source, Store,

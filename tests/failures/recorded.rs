@@ -4,9 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-use tollgate::store::{
-    Check, CircuitBreaker, StoreFuture, StoreId, StoreParts, Subject, TestClock,
-};
+use tollgate::store::TestClock;
+use tollgate::store::protocol::{Check, CircuitBreaker, StoreFuture, StoreId, StoreParts, Subject};
 use tollgate::{Error, ErrorKind, MemoryStore, Quota, RateLimiter, Store};
 
 /// The checks that go in one call.

@@ -10,9 +10,8 @@ use std::time::Duration;
 use crate::support::{log, node::Node};
 use futures_util::future::join_all;
 use tokio::time::{Instant, sleep};
-use tollgate::store::{
-    Check, CircuitBreaker, StoreFuture, StoreId, StoreParts, TestClock, TestStore,
-};
+use tollgate::store::protocol::{Check, CircuitBreaker, StoreFuture, StoreId, StoreParts};
+use tollgate::store::{TestClock, TestStore};
 use tollgate::{
     Decision, Error, ErrorKind, FailurePolicy, Key, MemoryStore, Quota, RateLimiter, RedisStore,
     Source, Store,
@@ -54,7 +53,7 @@ fn follow_tokio(clock: TestClock) {
 /// The costs that a store was asked to charge.
 fn costs(store: &TestStore) -> Vec<u32> {
     let checks = store.take_checks();
-    checks.iter().map(|checked| checked.check().cost).collect()
+    checks.iter().map(|checked| checked.cost()).collect()
 }
 
 #[tokio::test(start_paused = true)]

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use tokio::runtime::Runtime;
-use tollgate::store::{Answer, Answers, Change, Check, Holding, Subject};
+use tollgate::store::protocol::{Answer, Answers, Change, Check, Holding, Subject};
 use tollgate::{Algorithm, Key, Quota, Quotas, Share};
 
 use crate::support::redis_server::{RedisServer, run};

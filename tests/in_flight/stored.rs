@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use redis::Commands;
-use tollgate::store::{Answers, Change, Holding, Store, StoreFuture, Subject};
+use tollgate::store::Store;
+use tollgate::store::protocol::{Answers, Change, Holding, StoreFuture, Subject};
 use tollgate::{ErrorKind, Key, Quota, Quotas, RedisStore};
 
 use crate::support::redis_server::{RedisServer, times_to_live};

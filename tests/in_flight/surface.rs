@@ -4,7 +4,7 @@ use std::error::Error as _;
 use std::str::FromStr;
 use std::time::Duration;
 
-use tollgate::store::{Check, StoreFuture, StoreId, StoreParts};
+use tollgate::store::protocol::{Check, StoreFuture, StoreId, StoreParts};
 use tollgate::{
     Acquired, Algorithm, ConfigError, ConfigErrorKind, ErrorKind, MemoryStore, Plan, Quota, Quotas,
     RateLimitLayer, RateLimiter, Store, key,

@@ -67,7 +67,7 @@ async fn a_free_level_above_its_limit_takes_no_second_call_of_the_store() {
     let asked: Vec<_> = store
         .take_checks()
         .iter()
-        .map(|check| check.check().cost)
+        .map(|check| check.cost())
         .collect();
     assert_eq!(asked, [1, 0]);
     // The tighter of both is told.

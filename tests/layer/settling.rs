@@ -10,7 +10,8 @@ use axum::body::{Body, Bytes, HttpBody};
 use axum::http::{Method, Request, Response, StatusCode};
 use axum::{Router, routing::get};
 use http_body_util::{BodyExt, Full};
-use tollgate::store::{Check, CircuitBreaker, StoreFuture, StoreId, StoreParts, TestClock};
+use tollgate::store::TestClock;
+use tollgate::store::protocol::{Check, CircuitBreaker, StoreFuture, StoreId, StoreParts};
 use tollgate::{
     Algorithm, Error, ErrorKind, FailurePolicy, MemoryStore, Quota, RateLimitLayer, RateLimiter,
     RedisStore, Rejection, Reservation, Store,

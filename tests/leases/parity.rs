@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
-use tollgate::store::{Answer, Answers, Change, Store, Subject};
+use tollgate::store::Store;
+use tollgate::store::protocol::{Answer, Answers, Change, Subject};
 use tollgate::{Algorithm, Error, ErrorKind, Key, Quota, Quotas};
 
 use crate::support::redis_server::RedisServer;

@@ -5,7 +5,8 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use tollgate::store::{Check, Counters, Subject, TestStore};
+use tollgate::store::TestStore;
+use tollgate::store::protocol::{Check, Counters, Subject};
 use tollgate::{
     Algorithm, Decision, ErrorKind, Key, LevelCheck, Quota, QuotaDecision, Quotas, RateLimiter,
     Source,

@@ -7,10 +7,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::watch;
-use tollgate::store::{
-    Adjust, Change, Check, CircuitBreaker, RefusalCache, Store, StoreFuture, StoreId, StoreParts,
-    Subject, TestClock,
+use tollgate::store::protocol::{
+    Adjust, Change, Check, CircuitBreaker, RefusalCache, StoreFuture, StoreId, StoreParts, Subject,
 };
+use tollgate::store::{Store, TestClock};
 use tollgate::{Error, ErrorKind, MemoryStore};
 
 /// The last byte of a limiter's name is its group: `tenant2` is in group 2.

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tollgate::store::{Check, Store, StoreFuture, StoreId, TestStore};
+use tollgate::store::protocol::{Check, StoreFuture, StoreId};
+use tollgate::store::{Store, TestStore};
 use tollgate::{Error, ErrorKind, FailurePolicy, Key, Quota, RateLimiter, Source};
 
 use crate::grouped::Grouped;
@@ -183,7 +184,7 @@ async fn an_open_circuit_breaker_spares_the_store_until_a_probe_in_the_backgroun
     tokio::task::yield_now().await;
     let probes = store.take_checks();
     assert_eq!(probes.len(), 1);
-    assert_eq!(probes[0].check().cost, 0);
+    assert_eq!(probes[0].cost(), 0);
     assert!(check().await.unwrap().is_allowed());
     assert_eq!(crate::used(&user, "ada").await, 1);
 }

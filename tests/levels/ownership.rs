@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use http::{Request, Response};
-use tollgate::store::{Adjust, Check, StoreFuture, StoreId};
+use tollgate::store::protocol::{Adjust, Check, StoreFuture, StoreId};
 use tollgate::{
     Decision, DecisionView, MemoryStore, Permit, Quota, RateLimitLayer, RateLimiter, Rejection,
     Reservation, Store, key,

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use tokio::runtime::Runtime;
-use tollgate::store::{Answer, Answers, Change, Check, QuotaAnswer, Receipt, Store, Subject};
+use tollgate::store::Store;
+use tollgate::store::protocol::{Answer, Answers, Change, Check, QuotaAnswer, Receipt, Subject};
 use tollgate::{Algorithm, Key, Quota, Quotas};
 
 use crate::support::redis_server::{RedisServer, run};

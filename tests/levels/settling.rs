@@ -3,7 +3,8 @@
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
-use tollgate::store::{Adjust, Check, StoreFuture, StoreId, TestClock, TestStore};
+use tollgate::store::protocol::{Adjust, Check, StoreFuture, StoreId};
+use tollgate::store::{TestClock, TestStore};
 use tollgate::{
     Algorithm, Decision, Error, ErrorKind, FailurePolicy, Key, MemoryStore, Quota, RateLimiter,
     Source, Store,

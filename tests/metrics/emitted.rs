@@ -9,9 +9,8 @@ use axum::http::Request;
 use metrics::Unit;
 use metrics_util::MetricKind;
 use metrics_util::debugging::DebuggingRecorder;
-use tollgate::store::{
-    Answer, Batch, Check, QuotaAnswer, Rows, Store, StoreFuture, StoreId, StoreOn, Written,
-};
+use tollgate::store::protocol::{Answer, Check, QuotaAnswer, StoreFuture, StoreId};
+use tollgate::store::{Batch, Rows, Store, StoreOn, Written};
 use tollgate::{
     BlockRule, Error, ErrorKind, FailurePolicy, MemoryStore, Quota, RateLimitLayer, RateLimiter,
     RedisStore, Share, Source, key,

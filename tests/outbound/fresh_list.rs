@@ -8,7 +8,10 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use futures_util::FutureExt;
 use http::Request;
 use tokio::sync::Semaphore;
-use tollgate::store::{BlockList, Check, CircuitBreaker, Store, StoreFuture, StoreId, StoreParts};
+use tollgate::store::Store;
+use tollgate::store::protocol::{
+    BlockList, Check, CircuitBreaker, StoreFuture, StoreId, StoreParts,
+};
 use tollgate::{
     Error, ErrorKind, Key, MemoryStore, OutboundLayer, Quota, RateLimiter, RedisStore, Source, key,
 };

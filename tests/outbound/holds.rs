@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
 use futures_util::future::join_all;
-use tollgate::store::{Block, BlockList, TestClock};
+use tollgate::store::TestClock;
+use tollgate::store::protocol::{Block, BlockList};
 use tollgate::{
     BlockReason, BlockRule, ErrorKind, FailurePolicy, Key, MemoryStore, Quota, RateLimiter,
     RedisStore, Source, Store,

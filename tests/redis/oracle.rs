@@ -11,7 +11,8 @@ use futures_util::future::{join, join_all};
 use proptest::prelude::RngExt as _;
 use proptest::test_runner::{RngAlgorithm, TestRng};
 use redis::Commands;
-use tollgate::store::{Answer, Answers, Subject, TestClock};
+use tollgate::store::TestClock;
+use tollgate::store::protocol::{Answer, Answers, Subject};
 use tollgate::{Algorithm, Error, ErrorKind, Key, Quota, Quotas, RedisStore};
 
 use crate::support::cases::some_or_all;

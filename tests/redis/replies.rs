@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use redis::AsyncConnectionConfig;
-use tollgate::store::{Block, Change, Subject};
+use tollgate::store::protocol::{Block, Change, Subject};
 use tollgate::{Algorithm, Error, ErrorKind, Key, Quota, Quotas, RateLimiter, RedisStore, Store};
 
 use crate::support::redis_server::RedisServer;

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use redis::Commands;
-use tollgate::store::Subject;
+use tollgate::store::protocol::Subject;
 use tollgate::{Algorithm, ErrorKind, Key, Quota, Quotas, RateLimiter, RedisStore, Store};
 
 use crate::support::ask;

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use tollgate::store::{Block, Change, Store, Subject};
+use tollgate::store::Store;
+use tollgate::store::protocol::{Block, Change, Subject};
 use tollgate::{ErrorKind, Key, Quota, Quotas, RateLimitLayer, RateLimiter, RedisStore, Source};
 
 use crate::support::ask;

@@ -5,8 +5,9 @@ use std::num::NonZeroU16;
 use std::time::Duration;
 
 use tollgate::key::{self, KeyExtractor};
+use tollgate::store::HashTags;
 use tollgate::store::Store;
-use tollgate::store::{HashTags, Subject};
+use tollgate::store::protocol::Subject;
 use tollgate::{Decision, Key, LevelCheck, Quota, Quotas, RateLimiter, RedisStore, Source};
 
 use crate::support::costs::{algorithms, calls, forget_calls};

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use tokio::task::JoinSet;
-use tollgate::store::Answers;
-use tollgate::store::{HashTags, Subject};
+use tollgate::store::HashTags;
+use tollgate::store::protocol::Answers;
+use tollgate::store::protocol::Subject;
 use tollgate::{Algorithm, Error, ErrorKind, Key, Quota, Quotas, RateLimiter, RedisStore};
 
 use crate::support::ask;

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use tollgate::store::{Store, StoreOn, Subject};
+use tollgate::store::protocol::Subject;
+use tollgate::store::{Store, StoreOn};
 use tollgate::{ErrorKind, Key, Quota, Quotas, RateLimiter};
 
 use super::scripted::{Plan, Scripted};
@@ -96,7 +97,7 @@ async fn checks_with_a_row_in_common_are_lost_together_and_others_are_not() {
     let both = RateLimiter::check_all([limiter.on("ada"), limiter.on("eve")]);
     let (both, ada, bob, ()) =
         tokio::join!(both, limiter.check("ada"), limiter.check("bob"), async {
-            rows.gate.notify_one()
+            rows.gate.notify_one();
         },);
     let _ = first.await.unwrap().unwrap();
     let _ = both.unwrap();

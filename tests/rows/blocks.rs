@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use tollgate::store::{Block, Store, StoreOn};
+use tollgate::store::protocol::Block;
+use tollgate::store::{Store, StoreOn};
 use tollgate::{ErrorKind, Key, Quota, RateLimiter};
 
 use super::scripted::{Plan, Scripted};

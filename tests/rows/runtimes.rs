@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use tollgate::store::{Store, StoreOn, Subject};
+use tollgate::store::protocol::Subject;
+use tollgate::store::{Store, StoreOn};
 use tollgate::{ErrorKind, Key, Quota, Quotas, RateLimiter};
 
 use super::scripted::{Plan, Scripted};

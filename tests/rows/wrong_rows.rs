@@ -71,7 +71,7 @@ async fn bytes_of_another_program_fail_their_own_checks_and_stay() {
     let both = RateLimiter::check_all([limiter.on("bob"), limiter.on("ada")]);
     let (ada, both, bob, ()) =
         tokio::join!(limiter.check("ada"), both, limiter.check("bob"), async {
-            rows.gate.notify_one()
+            rows.gate.notify_one();
         },);
     let _ = first.await.unwrap().unwrap();
     for error in [ada.unwrap_err(), both.unwrap_err()] {

@@ -46,9 +46,10 @@ use futures_util::future::{join, join_all};
 use proptest::strategy::Strategy;
 use proptest::test_runner::{TestCaseResult, TestRunner};
 use tokio::runtime::{Builder, Runtime};
+use tollgate::store::Store;
 #[cfg(feature = "redis")]
-use tollgate::store::{Answers, Subject};
-use tollgate::store::{Check, Store, StoreFuture};
+use tollgate::store::protocol::{Answers, Subject};
+use tollgate::store::protocol::{Check, StoreFuture};
 use tollgate::{Decision, RateLimiter};
 #[cfg(feature = "redis")]
 use tollgate::{Key, Quota, Quotas, RedisStore};

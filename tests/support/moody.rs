@@ -5,9 +5,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tollgate::store::{
-    Adjust, Check, CircuitBreaker, RefusalCache, Store, StoreFuture, StoreId, StoreParts, TestClock,
+use tollgate::store::protocol::{
+    Adjust, Check, CircuitBreaker, RefusalCache, StoreFuture, StoreId, StoreParts,
 };
+use tollgate::store::{Store, TestClock};
 use tollgate::{Error, ErrorKind, MemoryStore};
 
 #[derive(Clone, Copy, Debug, PartialEq)]

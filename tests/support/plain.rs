@@ -1,6 +1,6 @@
 //! A store that implements only what each store has to.
 
-use tollgate::store::{Check, StoreFuture, StoreId};
+use tollgate::store::protocol::{Check, StoreFuture, StoreId};
 use tollgate::{MemoryStore, Store};
 
 /// A store that only checks: it changes no units, and has no blocks.

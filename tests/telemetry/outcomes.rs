@@ -8,10 +8,10 @@ use axum::http::Request;
 use metrics::{LocalRecorderGuard, set_default_local_recorder};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
 use metrics_util::debugging::{DebugValue, DebuggingRecorder};
-use tollgate::store::{
-    Answer, Check, CircuitBreaker, QuotaAnswer, StoreFuture, StoreId, StoreParts, TestClock,
-    TestStore,
+use tollgate::store::protocol::{
+    Answer, Check, CircuitBreaker, QuotaAnswer, StoreFuture, StoreId, StoreParts,
 };
+use tollgate::store::{TestClock, TestStore};
 use tollgate::{
     ErrorKind, FailurePolicy, Level, MemoryStore, MissingKey, Plan, Quota, RateLimitLayer,
     RateLimiter, RedisStore, Share, Source, Store, key,

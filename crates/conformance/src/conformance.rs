@@ -8,10 +8,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tollgate::store::{Answer, Answers, Change, Check, Store, Subject};
+use tollgate::store::Store;
+use tollgate::store::protocol::{Answer, Answers, Change, Check, Subject};
 use tollgate::{Algorithm, Error, ErrorKind, Key, Quota, Quotas};
 
-/// Tests an implementation of [`Store`] against the rules that limiters rely on.
+/// Tests an implementation of the hidden trait [`Store`] against the rules that limiters rely on, for the stores of this
+/// repository. For the rows of your database, take [`RowsConformance`](crate::RowsConformance).
 ///
 /// The rules cover the promise of each [`Algorithm`], checks that are charged to all quotas or to none, exact
 /// waits, refunds, credits, resets, charges beyond a limit, blocks, several checks that are decided together, shares of a limit, slots
@@ -45,6 +47,7 @@ use tollgate::{Algorithm, Error, ErrorKind, Key, Quota, Quotas};
 /// report.assert_passed();
 /// # });
 /// ```
+#[doc(hidden)]
 pub struct Conformance {
     pub(crate) store: Arc<dyn Store>,
     clock: Option<Mutex<Box<ClockFn>>>,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tollgate::store::{Answer, Change, Check, Holding};
+use tollgate::store::protocol::{Answer, Change, Check, Holding};
 use tollgate::{Algorithm, Quota, Share};
 
 use crate::conformance::{Broken, Conformance, Rule, ScratchKey, ensure};

@@ -1,6 +1,6 @@
 //! The rules of refunds, credits and resets, and of charges beyond a limit.
 
-use tollgate::store::Change;
+use tollgate::store::protocol::Change;
 use tollgate::{Algorithm, Quota};
 
 use crate::conformance::{AlgorithmRule, Broken, Conformance, Random, Rule, ensure};

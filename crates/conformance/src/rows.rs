@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
 
-use tollgate::store::rows_for_kit::{KitChange, KitRow, change};
+use tollgate::store::protocol::rows_for_kit::{KitChange, KitRow, change};
 use tollgate::store::{Rows, StoreOn};
 use tollgate::{Acquired, Quota, RateLimiter};
 

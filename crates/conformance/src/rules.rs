@@ -3,7 +3,7 @@
 use std::future::ready;
 use std::time::{Duration, Instant};
 
-use tollgate::store::{Answers, Block, Check};
+use tollgate::store::protocol::{Answers, Block, Check};
 use tollgate::{Algorithm, Quota, Quotas};
 
 use crate::conformance::{AlgorithmRule, Broken, Conformance, Random, Rule, ensure};

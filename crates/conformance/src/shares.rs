@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tollgate::store::Answer;
+use tollgate::store::protocol::Answer;
 use tollgate::{Algorithm, Quota, Share};
 
 use crate::conformance::{Broken, Conformance, Random, Rule, ScratchKey, ensure};

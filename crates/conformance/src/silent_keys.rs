@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use tollgate::store::Change;
+use tollgate::store::protocol::Change;
 use tollgate::{Algorithm, ErrorKind, Quota};
 
 use crate::conformance::{Broken, Conformance, Rule, ScratchKey, ensure};

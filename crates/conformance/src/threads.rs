@@ -7,7 +7,7 @@ use std::thread;
 
 use tokio::runtime::Builder;
 
-use tollgate::store::Change;
+use tollgate::store::protocol::Change;
 use tollgate::{Algorithm, Quota};
 
 use crate::conformance::{Broken, Conformance, Random, ScratchKey, ensure};

@@ -3,10 +3,11 @@
 use std::collections::HashMap;
 use std::sync::Mutex;
 
-use tollgate::store::{
-    Adjust, Answer, Block, BlockList, Change, Check, Counters, QuotaAnswer, Source, Store,
-    StoreFuture, StoreId, StoreParts, Subject, TestClock,
+use tollgate::store::protocol::{
+    Adjust, Answer, Block, BlockList, Change, Check, Counters, QuotaAnswer, StoreFuture, StoreId,
+    StoreParts, Subject,
 };
+use tollgate::store::{Source, Store, TestClock};
 use tollgate::{Algorithm, Key, Quota, Quotas};
 use tollgate_conformance::{Conformance, RuleOutcome};
 

@@ -3,7 +3,7 @@
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
 
-use tollgate::store::Subject;
+use tollgate::store::protocol::Subject;
 use tollgate::{Key, Quotas};
 
 /// The name of the doctor's limiter.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tollgate::store::{Answer, Holding};
+use tollgate::store::protocol::{Answer, Holding};
 use tollgate::{__doctor as hooks, Algorithm, Error, Quota, Quotas};
 
 use crate::coverage::coverage;

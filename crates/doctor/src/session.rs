@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use redis::{Cmd, Value};
-use tollgate::store::{Answer, Change, Check, Store};
+use tollgate::store::Store;
+use tollgate::store::protocol::{Answer, Change, Check};
 use tollgate::{__doctor as hooks, Error, ErrorKind, RedisStore};
 
 use crate::remedies::missing_permission;

@@ -2,7 +2,7 @@
 //!
 //! A table has the permits of one store by key. A message about a key states all slots that the table holds of it, so a
 //! message that is lost, late or repeated cannot count a slot twice or lose one. At most one message about a key is under
-//! way at a time. The rules of the store are in [`Holding`](crate::store::Holding).
+//! way at a time. The rules of the store are in [`Holding`](crate::store::protocol::Holding).
 //!
 //! `table.rs` has the state, which one lock protects, and `held_key.rs` what is held of one key. `state.rs` puts messages
 //! together and takes in their replies. `request.rs` has what callers ask, `held_slots.rs` gives slots back, and `keeper.rs`

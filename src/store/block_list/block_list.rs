@@ -45,27 +45,6 @@ const MAX_WAITS: usize = 10_000;
 /// Use this type in a [`Store`](crate::Store) outside this crate: keep one list, and return a clone from
 /// [`Store::parts`](crate::Store::parts). Clones share their keys, at most 10 000. Times are those
 /// of a monotonic clock of this process.
-///
-/// # Examples
-///
-/// ```
-/// use std::time::Duration;
-/// use tollgate::Key;
-/// use tollgate::store::{Block, BlockList};
-///
-/// let list = BlockList::new();
-/// let (limiter, key) = (Key::from("search"), Key::from("ada"));
-///
-/// let block = Block::new(&limiter, &key, Duration::from_secs(600));
-/// list.put(block)?;
-/// // An automatic block does not replace it.
-/// assert_eq!(list.put(block.automatic())?, false);
-///
-/// // A duration of zero unblocks the key.
-/// list.put(Block::new(&limiter, &key, Duration::ZERO))?;
-/// assert_eq!(list.put(block.automatic())?, true);
-/// # Ok::<(), tollgate::Error>(())
-/// ```
 #[derive(Clone)]
 pub struct BlockList {
     inner: Arc<Inner>,

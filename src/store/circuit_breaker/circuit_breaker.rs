@@ -55,46 +55,7 @@ use crate::telemetry::{OutageLog, StoreMeter, WaitOutcome};
 /// 500 ms. If no check comes for another 100 ms, the circuit breaker asks the store itself, if the store has
 /// [said how](Self::probed_by). Otherwise it stays open until the next check, also in an idle process.
 ///
-/// A refusal that the [refusal cache](crate::store::RefusalCache) repeats has no effect on it.
-///
-/// # Examples
-///
-/// A remote store with a deadline of 20 ms, whose limiters share a circuit breaker:
-///
-/// ```
-/// use std::time::Duration;
-/// use tollgate::store::{Answers, Check, CircuitBreaker, Store, StoreFuture, StoreId, StoreParts};
-///
-/// struct Remote {
-///     id: StoreId,
-///     circuit_breaker: CircuitBreaker,
-/// }
-///
-/// impl Remote {
-///     fn new() -> Self {
-///         let circuit_breaker = CircuitBreaker::new().deadline(Duration::from_millis(20));
-///         Self { id: StoreId::unique(), circuit_breaker }
-///     }
-/// }
-///
-/// impl Store for Remote {
-///     fn id(&self) -> StoreId {
-///         self.id
-///     }
-///
-///     fn check(&self, checks: &[Check<'_>]) -> StoreFuture {
-///         // …
-///         # let _ = checks;
-///         # StoreFuture::ready(Ok(Answers::default()))
-///     }
-///
-///     fn parts(&self) -> StoreParts {
-///         let mut parts = StoreParts::default();
-///         parts.circuit_breaker = self.circuit_breaker.clone();
-///         parts
-///     }
-/// }
-/// ```
+/// A refusal that the [refusal cache](crate::store::protocol::RefusalCache) repeats has no effect on it.
 #[derive(Clone)]
 pub struct CircuitBreaker {
     inner: Arc<Inner>,
@@ -202,7 +163,7 @@ impl CircuitBreaker {
     /// Sets how long a check waits for the store. The default is 100 ms.
     ///
     /// A check that takes longer fails with an [`Error`] of kind [`ErrorKind::Timeout`]. Only the time in which this process
-    /// runs counts, as in [`store::timeout`](crate::store::timeout). The deadline applies only inside a tokio runtime. Unless
+    /// runs counts, as in [`store::timeout`](crate::store::protocol::timeout). The deadline applies only inside a tokio runtime. Unless
     /// the store answers at once, the runtime must have its time driver enabled.
     #[must_use]
     pub fn deadline(self, deadline: Duration) -> Self {
@@ -239,18 +200,6 @@ impl CircuitBreaker {
     /// For a store that sends many checks in one call: an error of the call then counts once, and an answer too. The store
     /// applies the [`deadline`](Self::deadline) to each check itself. It waits for each call until its end, also for callers
     /// that gave up, so that a server that hangs is noticed. By default, limiters do both for each check.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use tollgate::store::CircuitBreaker;
-    /// use tollgate::{Error, ErrorKind};
-    ///
-    /// let circuit_breaker = CircuitBreaker::new().recorded_by_store();
-    /// // In the task that sends calls:
-    /// let reply: Result<(), Error> = Err(Error::new(ErrorKind::Timeout, "no reply"));
-    /// circuit_breaker.record(reply.as_ref().map(drop));
-    /// ```
     #[must_use]
     pub fn recorded_by_store(self) -> Self {
         self.with(|settings| settings.recorded_by_store = true)
@@ -264,19 +213,6 @@ impl CircuitBreaker {
     /// called in the tokio runtime in which a call failed, at most once in 100 ms, and may take as long as the deadline.
     ///
     /// The circuit breaker keeps the closure. So the closure must not keep the circuit breaker.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use tollgate::store::{CircuitBreaker, StoreFuture};
-    ///
-    /// let circuit_breaker = CircuitBreaker::new().probed_by(|| {
-    ///     StoreFuture::boxed(async {
-    ///         // Send a PING.
-    ///         Ok(())
-    ///     })
-    /// });
-    /// ```
     #[must_use]
     pub fn probed_by(self, probe: impl Fn() -> StoreFuture<()> + Send + Sync + 'static) -> Self {
         self.with(|settings| settings.probe = Some(Arc::new(probe)))

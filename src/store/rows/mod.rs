@@ -5,7 +5,6 @@ mod batch;
 mod blocked_row;
 mod call;
 mod counts;
-#[doc(hidden)]
 pub mod for_kit;
 mod groups;
 mod queue;

@@ -4,4 +4,4 @@ mod test_store;
 #[cfg(test)]
 mod tests;
 
-pub use test_store::TestStore;
+pub use test_store::{ReceivedCheck, TestStore};

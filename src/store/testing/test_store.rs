@@ -8,6 +8,8 @@ use std::time::Duration;
 use crate::clock::TestClock;
 use crate::decision::{Answer, QuotaAnswer, Source, StoreId};
 use crate::error::{Error, ErrorKind};
+use crate::key::Key;
+use crate::quota::Quotas;
 use crate::store::circuit_breaker::CircuitBreaker;
 use crate::store::future::StoreFuture;
 use crate::store::memory::MemoryStore;
@@ -84,7 +86,7 @@ struct Script {
     next: VecDeque<(usize, Behaviour)>,
     /// The behaviour after these.
     lasting: Behaviour,
-    checks: Vec<OwnedCheck>,
+    checks: Vec<ReceivedCheck>,
 }
 
 /// The reaction to a check.
@@ -187,7 +189,7 @@ impl TestStore {
 
     /// Returns the checks that were received since the last call, including checks of cost 0.
     #[must_use]
-    pub fn take_checks(&self) -> Vec<OwnedCheck> {
+    pub fn take_checks(&self) -> Vec<ReceivedCheck> {
         std::mem::take(&mut self.script().checks)
     }
 
@@ -211,6 +213,40 @@ impl TestStore {
     }
 }
 
+/// A check that a [`TestStore`] has received.
+#[derive(Clone, Debug)]
+pub struct ReceivedCheck(OwnedCheck);
+
+impl ReceivedCheck {
+    pub(crate) fn check(&self) -> Check<'_> {
+        self.0.check()
+    }
+
+    /// Returns the name of the limiter as a key: `Key::from(name)`.
+    #[must_use]
+    pub fn limiter(&self) -> &Key {
+        self.check().subject.limiter
+    }
+
+    /// Returns the key that is counted.
+    #[must_use]
+    pub fn key(&self) -> &Key {
+        self.check().subject.key
+    }
+
+    /// Returns the quotas that apply.
+    #[must_use]
+    pub fn quotas(&self) -> &Quotas {
+        self.check().subject.quotas
+    }
+
+    /// Returns the number of units to charge.
+    #[must_use]
+    pub fn cost(&self) -> u32 {
+        self.check().cost
+    }
+}
+
 impl Behaviour {
     fn unless_failing<T: Send + 'static>(
         self,
@@ -227,7 +263,8 @@ impl Behaviour {
 impl Script {
     /// Records checks that are decided together, and returns the behaviour for them.
     fn next_behaviour(&mut self, checks: &[Check<'_>]) -> Behaviour {
-        self.checks.extend(checks.iter().map(Check::owned));
+        let received = checks.iter().map(|check| ReceivedCheck(check.owned()));
+        self.checks.extend(received);
         while self.next.front().is_some_and(|(left, _)| *left == 0) {
             self.next.pop_front();
         }

@@ -8,7 +8,7 @@ use crate::key::Key;
 use crate::limiter::Decision;
 use crate::limiter::{FailurePolicy, RateLimiter};
 use crate::quota::Quota;
-use crate::store::{OwnedCheck, Store};
+use crate::store::Store;
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -206,16 +206,18 @@ async fn take_checks_returns_each_check_once() {
     }
 
     let received = store.clone().take_checks();
-    let mut checks = received.iter().map(OwnedCheck::check);
-    let asked = checks.clone().map(|check| (check.key.as_str(), check.cost));
+    let asked = received
+        .iter()
+        .map(|check| (check.key().as_str(), check.cost()));
     assert_eq!(
         asked.collect::<Vec<_>>(),
         [("ada", 2), ("ada", 1), ("bob", 0)]
     );
+    let mut checks = received.iter();
     assert!(
-        checks.all(
-            |check| *check.limiter == Key::from("search") && *check.quotas == *limiter.quotas()
-        )
+        checks
+            .all(|check| *check.limiter() == Key::from("search")
+                && check.quotas() == limiter.quotas())
     );
     assert!(store.take_checks().is_empty());
 }

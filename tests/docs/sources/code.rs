@@ -6,8 +6,9 @@ use crate::project::read;
 const MIGRATING: &str = "examples/migrating/src";
 
 /// The name of a source, its directory, and the file there that declares its modules. Others are not compiled.
-const SOURCES: [(&str, &str, &str); 2] = [
+const SOURCES: [(&str, &str, &str); 3] = [
     ("migrating", MIGRATING, "lib.rs"),
+    ("own_store", "examples/own_store/src", "lib.rs"),
     ("snippets", "tests/docs/snippets/shown", "mod.rs"),
 ];
 

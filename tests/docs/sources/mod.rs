@@ -47,6 +47,7 @@ const SOURCES: &[(&str, Source)] = &[
     ("headers", Source::Check(moving::headers)),
     ("migrating", Source::Compiled(code::code)),
     ("snippets", Source::Compiled(code::code)),
+    ("own_store", Source::Compiled(code::code)),
     ("grpc-rejection", Source::Check(requests::grpc_rejection)),
     ("clients", Source::Check(clients::clients)),
     ("plans", Source::Check(plans::plans)),

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use tollgate::store::{Adjust, Check, Store, StoreFuture, StoreId, StoreParts};
+use tollgate::store::Store;
+use tollgate::store::protocol::{Adjust, Check, StoreFuture, StoreId, StoreParts};
 use tollgate::{Algorithm, Quota, RateLimiter};
 use tollgate_postgres::PostgresStore;
 

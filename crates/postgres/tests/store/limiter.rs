@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use proptest::test_runner::{Config, TestRunner};
 use sqlx::{Connection, Executor, raw_sql};
-use tollgate::store::{Change, Store, Subject};
+use tollgate::store::Store;
+use tollgate::store::protocol::{Change, Subject};
 use tollgate::{ErrorKind, Key, Quota, Quotas, RateLimiter, Source};
 use tollgate_postgres::PostgresRows;
 
@@ -59,7 +60,8 @@ async fn the_list_of_blocked_keys_has_room_for_operators() {
                 string_agg('a ' || g || ' 9000000000000000', chr(10)), 'UTF8'), 9e15 FROM generate_series(1, 1000) g";
     server.run(fill).await;
     let key = Key::from("x");
-    let block = |limiter| tollgate::store::Block::new(limiter, &key, Duration::from_secs(9));
+    let block =
+        |limiter| tollgate::store::protocol::Block::new(limiter, &key, Duration::from_secs(9));
     let [full, other] = [Key::from("a"), Key::from("b")];
     let error = store.block(block(&full).automatic()).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Full);
