@@ -19,7 +19,6 @@ const APART: u64 = 1_000_000;
 
 /// A process. It is killed by dropping it.
 pub(crate) struct Process {
-    number: usize,
     runtime: Runtime,
     /// The time of its clock, in milliseconds, and the first one.
     local: u64,
@@ -93,7 +92,6 @@ impl Process {
             clients::spawn(shared, plan, (number, life), &limiters, random);
         });
         Self {
-            number,
             runtime,
             local,
             first: local,
