@@ -55,7 +55,6 @@ impl Reading {
 }
 
 impl ArgumentClock {
-    /// Whether calls tell the time.
     #[inline]
     pub(super) fn is_used(&self) -> bool {
         self.is_used.load(Ordering::Relaxed)
@@ -96,7 +95,8 @@ impl ArgumentClock {
         let reading = Reading { time, at, error };
         let mut readings = self.readings();
         let is_better = readings.best.is_none_or(|best| {
-            let (old, new) = (best.at(replied), reading.at(replied));
+            let old = best.at(replied);
+            let new = reading.at(replied);
             let difference = Duration::from_micros(old.time.abs_diff(new.time));
             let is_old = replied.saturating_duration_since(best.at) > MAX_AGE;
             is_old || new.error <= old.error || difference > old.error + new.error

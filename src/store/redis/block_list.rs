@@ -61,8 +61,11 @@ impl SharedBlockList {
 
     /// Blocks a key in Redis and in this process. A duration of zero unblocks it.
     pub(super) fn block(self: &Arc<Self>, block: Block<'_>) -> StoreFuture<bool> {
-        let (shared, client) = (Arc::clone(self), &self.client);
-        let (limiter, key, duration) = (block.limiter.clone(), block.key.clone(), block.duration);
+        let shared = Arc::clone(self);
+        let client = &self.client;
+        let limiter = block.limiter.clone();
+        let key = block.key.clone();
+        let duration = block.duration;
         let micros = u64::try_from(duration.as_nanos().div_ceil(1_000)).unwrap_or(u64::MAX);
         let asked_at = self.copy.clock().now();
         let mut call = client.scripts.block.call(1, 4, 0);
@@ -71,7 +74,7 @@ impl SharedBlockList {
         call.command.arg(micros.min(MAX_BLOCK_MICROS));
         call.command.arg(u8::from(block.is_automatic));
         call.command.arg(call.number.get());
-        client.start(client.slot_of_blocks(), move |client, route| async move {
+        client.start(client.block_list_slot(), move |client, route| async move {
             let reply = client.run(&route, &client.scripts.block, call).await?;
             match reply.as_sequence() {
                 Some([Value::Int(0)]) => return Err(BlockList::full()),
@@ -96,9 +99,10 @@ impl SharedBlockList {
             deadline: timeout,
             ..Client::clone(&self.client)
         });
-        client.start(client.slot_of_blocks(), move |client, route| async move {
-            let outcome = self.read(&client, &route).await;
-            outcome.inspect_err(|error| client.meter.record_error(error.kind()))
+        client.start(client.block_list_slot(), move |client, route| async move {
+            self.read(&client, &route)
+                .await
+                .inspect_err(|error| client.meter.record_error(error.kind()))
         })
     }
 
@@ -133,31 +137,53 @@ impl SharedBlockList {
 impl Client {
     /// Reads the list and its version, unless it is `version`.
     async fn read_blocks(&self, route: &Route, version: &str) -> Result<Option<ServerList>, Error> {
-        let malformed = || malformed_reply("no block list", &route.server());
         let script = &self.scripts.blocked;
         let mut call = script.call(1, 2, 0);
         call.command.arg(self.names.block_list()).arg(version);
         call.command.arg(call.number.get());
         let reply = self.run(route, script, call).await?;
-        let texts: Vec<String> = redis::from_redis_value(reply).map_err(|_| malformed())?;
-        let (members, now, version) = match texts.as_slice() {
-            [_] => return Ok(None),
-            [members @ .., now, version] => (members, now, version),
-            [] => return Err(malformed()),
-        };
-        let now: u64 = now.parse().map_err(|_| malformed())?;
-        let (pairs, _) = members.as_chunks();
-        let parse = |[member, ends_at]: &[String; 2]| parse_member(member, ends_at, now);
-        let blocks = pairs.iter().filter_map(parse).collect();
-        Ok(Some(ServerList {
-            version: version.clone(),
-            now,
-            blocks,
-        }))
+        match parse_list(reply) {
+            ListReply::List(list) => Ok(Some(list)),
+            ListReply::Unchanged => Ok(None),
+            ListReply::Malformed => Err(malformed_reply("no block list", &route.server())),
+        }
     }
 }
 
-/// Parses a member and its score: limiter, key, and the time left.
+/// The reply to a question for the list that is newer than a version.
+enum ListReply {
+    List(ServerList),
+    Unchanged,
+    Malformed,
+}
+
+fn parse_list(reply: Value) -> ListReply {
+    let Ok(texts) = redis::from_redis_value::<Vec<String>>(reply) else {
+        return ListReply::Malformed;
+    };
+    match texts.as_slice() {
+        [_] => ListReply::Unchanged,
+        [members @ .., now, version] => match now.parse() {
+            Ok(now) => ListReply::List(ServerList {
+                version: version.clone(),
+                now,
+                blocks: parse_members(members, now),
+            }),
+            Err(_) => ListReply::Malformed,
+        },
+        [] => ListReply::Malformed,
+    }
+}
+
+/// Leaves out the members that are no blocks.
+fn parse_members(members: &[String], now: u64) -> Vec<(Key, Key, Duration)> {
+    let (pairs, _) = members.as_chunks();
+    pairs
+        .iter()
+        .filter_map(|[member, ends_at]| parse_member(member, ends_at, now))
+        .collect()
+}
+
 fn parse_member(member: &str, ends_at: &str, now: u64) -> Option<(Key, Key, Duration)> {
     // The name of a limiter has its commas escaped.
     let (limiter, key) = member.split_once(',')?;

@@ -11,7 +11,7 @@ use crate::store::future::StoreFuture;
 
 /// The circuit breakers of a store. They belong to the servers, whichever runtime reaches them.
 pub(super) struct Breakers {
-    probe: Arc<Probe>,
+    probe: Arc<NodeProbe>,
     /// The breaker of a single server; on a cluster, of slots whose node is unknown.
     pub(super) of_store: CircuitBreaker,
     /// The breaker of the nodes that have none of their own, because they have not failed. Stays closed.
@@ -22,15 +22,15 @@ pub(super) struct Breakers {
 }
 
 /// Sends a PING to the server that has a slot; without a slot, to a single server, or to any node of a cluster.
-pub(super) type Probe = dyn Fn(Option<u16>) -> StoreFuture<()> + Send + Sync;
+pub(super) type NodeProbe = dyn Fn(Option<u16>) -> StoreFuture<()> + Send + Sync;
 
 type NodeBreakers = HashMap<ServerName, CircuitBreaker>;
 
 impl Breakers {
     /// `probe` probes a server whose breaker is open.
-    pub(super) fn new(of_store: CircuitBreaker, probe: Arc<Probe>) -> Self {
-        let of_any = Arc::clone(&probe);
-        let of_store = of_store.probed_by(move || of_any(None));
+    pub(super) fn new(of_store: CircuitBreaker, probe: Arc<NodeProbe>) -> Self {
+        let probe_any = Arc::clone(&probe);
+        let of_store = of_store.probed_by(move || probe_any(None));
         Self {
             probe,
             of_others: of_store.another(),
@@ -46,12 +46,10 @@ impl Breakers {
         self.has_failed.load(Ordering::Relaxed)
     }
 
-    /// Returns the breaker of a node.
-    pub(super) fn of_node(&self, server: &ServerName) -> CircuitBreaker {
+    pub(super) fn get(&self, server: &ServerName) -> CircuitBreaker {
         self.nodes().get(server).unwrap_or(&self.of_others).clone()
     }
 
-    /// Records a call to the node that has a slot, or to one that is unknown.
     pub(super) fn record(
         &self,
         server: Option<&ServerName>,
@@ -66,12 +64,11 @@ impl Breakers {
         }
         match server {
             Some(server) if is_failure => self.failing(server, slot).record(outcome),
-            Some(server) => self.of_node(server).record(outcome),
+            Some(server) => self.get(server).record(outcome),
             None => self.of_store.record(outcome),
         }
     }
 
-    /// Returns the breaker of a node that fails, and makes it with the first failure.
     fn failing(&self, server: &ServerName, slot: Option<u16>) -> CircuitBreaker {
         let mut nodes = self
             .of_nodes
@@ -130,10 +127,10 @@ mod tests {
         record(&breakers, Some(1), Ok(()));
         assert!(!breakers.has_failed());
         fail(&breakers, Some(1));
-        assert!(breakers.has_failed() && breakers.of_node(&node(1)).is_open());
-        assert!(!breakers.of_node(&node(2)).is_open() && !breakers.of_store.is_open());
+        assert!(breakers.has_failed() && breakers.get(&node(1)).is_open());
+        assert!(!breakers.get(&node(2)).is_open() && !breakers.of_store.is_open());
         fail(&breakers, None);
-        assert!(!breakers.of_node(&node(2)).is_open() && breakers.of_store.is_open());
+        assert!(!breakers.get(&node(2)).is_open() && breakers.of_store.is_open());
     }
 
     #[test]
@@ -150,7 +147,7 @@ mod tests {
                 record(&breakers, Some(1), Ok(()));
             }
         }
-        assert!(!breakers.of_node(&node(1)).is_open());
+        assert!(!breakers.get(&node(1)).is_open());
     }
 
     #[test]
@@ -162,6 +159,6 @@ mod tests {
             record(&breakers, Some(port), Err(&error));
         }
         assert!(breakers.nodes().len() <= 8, "{}", breakers.nodes().len());
-        assert!(breakers.of_node(&node(1)).is_open());
+        assert!(breakers.get(&node(1)).is_open());
     }
 }

@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use redis::{Cmd, Value};
 use tokio::runtime::Handle;
 
-use super::breakers::{Breakers, Probe};
+use super::breakers::{Breakers, NodeProbe};
 use super::protocol::{
     BatchEntry, EntryAnswers, KeyNames, ServerName, Value as CountedValue, decode_replies,
-    encode_adjust, encode_checks, errors as error, slot_of_key,
+    encode_adjust, encode_checks, errors as error, key_slot,
 };
 use super::script::{Script, ScriptCall, Scripts};
 use super::transport::{Deployment, Failure, Line, Node, Route};
@@ -38,19 +38,19 @@ pub(super) struct Client {
 impl Client {
     /// Returns the slot of a subject, on a cluster that was opened as one.
     pub(super) fn slot(&self, subject: Subject<'_>) -> Option<u16> {
-        let is_cluster = self.deployment.is_cluster();
-        is_cluster.then(|| self.names.slot(subject))
+        self.deployment
+            .is_cluster()
+            .then(|| self.names.slot(subject))
     }
 
-    /// Returns the slot of a stored key, on a cluster that was opened as one.
-    pub(super) fn slot_of_key(&self, key: &str) -> Option<u16> {
-        let is_cluster = self.deployment.is_cluster();
-        is_cluster.then(|| slot_of_key(key.as_bytes()))
+    pub(super) fn key_slot(&self, key: &str) -> Option<u16> {
+        self.deployment
+            .is_cluster()
+            .then(|| key_slot(key.as_bytes()))
     }
 
-    /// Returns the slot of the block list, on a cluster that was opened as one.
-    pub(super) fn slot_of_blocks(&self) -> Option<u16> {
-        self.slot_of_key(&self.names.block_list())
+    pub(super) fn block_list_slot(&self) -> Option<u16> {
+        self.key_slot(&self.names.block_list())
     }
 
     /// Whether the server divides its keys into slots: known from the URL or a setting, or learned from an error reply.
@@ -58,12 +58,10 @@ impl Client {
         self.by_slot || self.deployment.has_slots()
     }
 
-    /// Returns the way to the keys of a slot from a runtime.
     pub(super) fn route_from(&self, runtime: &Handle, slot: Option<u16>) -> Route {
         self.deployment.route(runtime, &self.names, slot)
     }
 
-    /// Returns the way to the keys of a slot from the current runtime.
     pub(super) fn route(&self, slot: Option<u16>) -> Result<Route, Error> {
         Ok(self.route_from(&current_runtime()?, slot))
     }
@@ -85,16 +83,18 @@ impl Client {
         };
         let route = self.route_from(&runtime, slot);
         let (answerer, future) = StoreFuture::channel();
-        let (client, deadline) = (Arc::clone(self), self.deadline);
+        let client = Arc::clone(self);
+        let deadline = self.deadline;
         runtime.spawn(async move {
             let mut call = pin!(call(client, route.clone()));
             match Deadline::new(deadline).wait(call.as_mut()).await {
                 Ok(outcome) => answerer.answer(outcome),
                 Err(late) => {
-                    let late = || error::timeout(&route.server(), deadline, late);
-                    let obstacle = route.obstacle();
-                    let obstacle = obstacle.map(|failure| failure.into_error(deadline));
-                    answerer.answer(Err(obstacle.unwrap_or_else(late)));
+                    let error = match route.obstacle() {
+                        Some(obstacle) => obstacle.into_error(deadline),
+                        None => error::timeout(&route.server(), deadline, late),
+                    };
+                    answerer.answer(Err(error));
                     let _ = call.await;
                 }
             }
@@ -102,21 +102,23 @@ impl Client {
         future
     }
 
-    /// The error of a failed call.
     pub(super) fn error(&self, failure: Failure) -> Error {
         failure.into_error(self.deadline)
     }
 
-    /// Waits for the line of a call.
     pub(super) async fn begin(&self, route: &Route) -> Result<Line, Error> {
-        let line = route.reserve(&mut Deadline::new(self.deadline)).await;
-        line.map_err(|failure| self.unsent(route, failure))
+        route
+            .reserve(&mut Deadline::new(self.deadline))
+            .await
+            .map_err(|failure| self.unsent(route, failure))
     }
 
     /// Waits for another line of a call, which is recorded at its end, or for that of a command that is not recorded.
     pub(super) async fn reserve(&self, route: &Route) -> Result<Line, Error> {
-        let line = route.reserve(&mut Deadline::new(self.deadline)).await;
-        line.map_err(|failure| self.error(failure))
+        route
+            .reserve(&mut Deadline::new(self.deadline))
+            .await
+            .map_err(|failure| self.error(failure))
     }
 
     /// The error of a call that got no line. It counts as a failed call, unless it only waited for its turn.
@@ -135,7 +137,7 @@ impl Client {
             return None;
         }
         let node = self.route(self.slot(subject)).ok()?.node()?;
-        Some(self.breakers.of_node(node.server()))
+        Some(self.breakers.get(node.server()))
     }
 
     /// Records a call in the circuit breaker of the server that was asked, or else of the one that has the keys: no server
@@ -146,21 +148,20 @@ impl Client {
         asked: Option<&Arc<Node>>,
         outcome: Result<(), &Error>,
     ) {
-        let node = match self.deployment.is_cluster() {
-            true => asked.cloned().or_else(|| route.node()),
-            false => None,
+        let node = if self.deployment.is_cluster() {
+            asked.cloned().or_else(|| route.node())
+        } else {
+            None
         };
         let server = node.as_deref().map(Node::server);
         // A key that moves is decided by another node, so its error says nothing about this one.
-        let of_node = outcome.or_else(|error| match error.act() {
+        let outcome = outcome.or_else(|error| match error.act() {
             Act::Moving => Ok(()),
             _ => Err(error),
         });
-        self.breakers.record(server, route.slot, of_node);
+        self.breakers.record(server, route.slot, outcome);
     }
 
-    /// Decides the checks of one call. Returns the reply to each entry, or the error of the whole
-    /// call.
     pub(super) async fn decide(
         &self,
         route: &Route,
@@ -180,7 +181,7 @@ impl Client {
             {
                 let mut replies = Vec::with_capacity(entries.len());
                 for entry in entries {
-                    replies.push(self.call_of_one(route, entry).await);
+                    replies.push(self.call_alone(route, entry).await);
                 }
                 replies
             }
@@ -192,29 +193,32 @@ impl Client {
             // differs from the server's clock by more than a window.
             if let Some(time) = error.and_then(error::time_without_window) {
                 self.deployment.clock.learn(time);
-                *reply = self.call_of_one(route, entry).await;
+                *reply = self.call_alone(route, entry).await;
             }
         }
-        let mut errors = replies.iter().filter_map(|reply| reply.as_ref().err());
-        if errors.any(|error| error.act() == Act::Replica) {
+        let is_replica = replies
+            .iter()
+            .filter_map(|reply| reply.as_ref().err())
+            .any(|error| error.act() == Act::Replica);
+        if is_replica {
             route.give_up();
         }
         Ok(replies)
     }
 
-    /// Decides an entry in a call of its own.
-    async fn call_of_one(
+    async fn call_alone(
         &self,
         route: &Route,
         entry: &BatchEntry<'_>,
     ) -> Result<EntryAnswers, Error> {
         let line = self.begin(route).await?;
         let replies = Box::pin(self.call(route, line, &[*entry])).await?;
-        let reply = replies.into_iter().next();
-        reply.unwrap_or_else(|| Err(error::malformed_reply("no answer", &route.server())))
+        replies
+            .into_iter()
+            .next()
+            .unwrap_or_else(|| Err(error::malformed_reply("no answer", &route.server())))
     }
 
-    /// Sends one call.
     async fn call(
         &self,
         route: &Route,
@@ -223,14 +227,14 @@ impl Client {
     ) -> Result<Vec<Result<EntryAnswers, Error>>, Error> {
         let (script, call, plan) =
             encode_checks(&self.scripts, &self.names, &self.deployment.clock, entries);
-        let reply = self.eval(route, &mut line, script, &call, entries).await;
-        let decoded =
-            reply.and_then(|reply| decode_replies(reply, &route.server(), entries, &plan));
-        self.record(route, line.asked(), outcome_of(&decoded));
-        decoded
+        let replies = self
+            .eval(route, &mut line, script, &call, entries)
+            .await
+            .and_then(|reply| decode_replies(reply, &route.server(), entries, &plan));
+        self.record(route, line.asked(), call_outcome(&replies));
+        replies
     }
 
-    /// Changes the counts of a key.
     pub(super) fn adjust(self: &Arc<Self>, adjust: Adjust<'_>) -> StoreFuture<()> {
         if let Change::Charge { units } = adjust.change {
             return self.charge(adjust.subject.check(units));
@@ -263,21 +267,14 @@ impl Client {
         })
     }
 
-    /// Lists the holders of the slots of a key.
     pub(super) fn holders(self: &Arc<Self>, subject: Subject<'_>) -> StoreFuture<Vec<Holding>> {
         let mut call = self.scripts.holders.call(1, 1, 0);
         let key = self.names.value(subject, CountedValue::InFlight);
         call.command.arg(key).arg(call.number.get());
         self.start(self.slot(subject), move |client, route| async move {
             let reply = client.run(&route, &client.scripts.holders, call).await?;
-            let malformed = || error::malformed_reply("no holders of slots", &route.server());
-            let holders: Vec<(Vec<u8>, u32, u64)> =
-                redis::from_redis_value(reply).map_err(|_| malformed())?;
-            let holdings = holders.into_iter().map(|(holder, slots, left)| {
-                let id = holder.try_into().map_err(|_| malformed())?;
-                Ok(Holding::new(id, 0, slots, 0, Duration::from_micros(left)))
-            });
-            holdings.collect()
+            parse_holders(reply)
+                .ok_or_else(|| error::malformed_reply("no holders of slots", &route.server()))
         })
     }
 
@@ -294,13 +291,13 @@ impl Client {
         reply
     }
 
-    /// Sends a command.
     pub(super) async fn query(&self, route: &Route, command: &Cmd) -> Result<Value, Error> {
-        let reply = route.query(command, self.deadline).await;
-        reply.map_err(|failure| self.error(failure))
+        route
+            .query(command, self.deadline)
+            .await
+            .map_err(|failure| self.error(failure))
     }
 
-    /// Sends a PING to each server, for a caller that waits for at most the deadline.
     pub(super) fn ping_all(self: &Arc<Self>) -> StoreFuture<Vec<()>> {
         self.ask_all(|node, max_wait| async move { node.ping(&mut Deadline::new(max_wait)).await })
     }
@@ -319,7 +316,6 @@ impl Client {
         })
     }
 
-    /// Asks each server, one after the other.
     fn ask_all<T: Send + 'static, F>(
         self: &Arc<Self>,
         ask: impl Fn(Arc<Node>, Duration) -> F + Send + Sync + 'static,
@@ -367,8 +363,8 @@ impl Client {
         let sent_at = sent_at.unwrap_or_else(Instant::now);
         let waited = sent_at.saturating_duration_since(late.since);
         let server = route.server();
-        let has_replied = |node: Arc<Node>| node.has_replied_since(late.since);
-        if waited >= self.deadline / 2 && route.node().is_some_and(has_replied) {
+        let node = route.node().filter(|_| waited >= self.deadline / 2);
+        if node.is_some_and(|node| node.has_replied_since(late.since)) {
             return error::queue_timeout(&server, self.deadline, late);
         }
         if is_unsent && let Some(obstacle) = route.obstacle() {
@@ -378,9 +374,20 @@ impl Client {
     }
 }
 
-/// Returns the outcome of a call: it has failed if each of its entries has, as on a server that takes no writes.
-fn outcome_of<T>(decoded: &Result<Vec<Result<T, Error>>, Error>) -> Result<(), &Error> {
-    let entries = decoded.as_ref()?;
+fn parse_holders(reply: Value) -> Option<Vec<Holding>> {
+    let holders: Vec<(Vec<u8>, u32, u64)> = redis::from_redis_value(reply).ok()?;
+    holders
+        .into_iter()
+        .map(|(holder, slots, left)| {
+            let id = holder.try_into().ok()?;
+            Some(Holding::new(id, 0, slots, 0, Duration::from_micros(left)))
+        })
+        .collect()
+}
+
+/// A call has failed if each of its entries has, as on a server that takes no writes.
+fn call_outcome<T>(replies: &Result<Vec<Result<T, Error>>, Error>) -> Result<(), &Error> {
+    let entries = replies.as_ref()?;
     match entries.split_first() {
         Some((Err(first), others)) if others.iter().all(Result::is_err) => Err(first),
         _ => Ok(()),
@@ -392,19 +399,22 @@ pub(super) fn prober(
     deployment: &Arc<Deployment>,
     names: &KeyNames,
     deadline: Duration,
-) -> Arc<Probe> {
-    let (deployment, names) = (Arc::clone(deployment), names.clone());
+) -> Arc<NodeProbe> {
+    let deployment = Arc::clone(deployment);
+    let names = names.clone();
     Arc::new(move |slot| {
-        let (deployment, names) = (Arc::clone(&deployment), names.clone());
+        let deployment = Arc::clone(&deployment);
+        let names = names.clone();
         StoreFuture::boxed(async move {
-            let route = deployment.route(&current_runtime()?, &names, slot);
-            let outcome = route.ping(deadline).await;
-            outcome.map_err(|failure| failure.into_error(deadline))
+            deployment
+                .route(&current_runtime()?, &names, slot)
+                .ping(deadline)
+                .await
+                .map_err(|failure| failure.into_error(deadline))
         })
     })
 }
 
-/// Returns the current tokio runtime.
 pub(super) fn current_runtime() -> Result<Handle, Error> {
     Handle::try_current().map_err(|_| {
         Error::coded(

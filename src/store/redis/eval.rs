@@ -64,23 +64,23 @@ impl Client {
         self.meter.record_clock_error(estimate.error);
         // Also before a call that fails, since the next reading may be a better one.
         if clock.claim_reading(Instant::now()) {
-            let (client, route) = (self.clone(), route.clone());
+            let client = self.clone();
+            let route = route.clone();
             // A call that finds no recent reading reports the error.
             tokio::spawn(async move { client.read_time(&route).await });
         }
-        let leases = entries.iter().filter_map(BatchEntry::shortest_lease);
-        if let Some(lease) = leases
-            .min()
-            .filter(|lease| *lease < LEASE_OF_ERRORS * estimate.error)
+        let shortest_lease = entries.iter().filter_map(BatchEntry::shortest_lease).min();
+        if let Some(lease) = shortest_lease
+            && lease < LEASE_OF_ERRORS * estimate.error
         {
             return Err(error::lease_too_short(line.server(), lease, estimate.error));
         }
         let call = script.at_time(call, estimate.time);
-        let reply = self.send(route, line, script, &call, entries).await;
-        reply.map_err(|failure| self.error(failure))
+        self.send(route, line, script, &call, entries)
+            .await
+            .map_err(|failure| self.error(failure))
     }
 
-    /// Reads the server's clock.
     async fn read_time(&self, route: &Route) -> Result<(), Error> {
         let mut line = self.reserve(route).await?;
         let sent = Instant::now();
@@ -99,8 +99,8 @@ impl Client {
     /// Returns whether scripts may not run TIME, though this process may. Then calls tell the time from now on.
     async fn scripts_lack_time(&self, route: &Route) -> bool {
         let trial = time_trial(&self.names.block_list());
-        let of_blocks = route.to_slot(self.slot_of_blocks());
-        let Ok(reply) = self.query(&of_blocks, &trial).await else {
+        let route_to_blocks = route.to_slot(self.block_list_slot());
+        let Ok(reply) = self.query(&route_to_blocks, &trial).await else {
             return false;
         };
         // No script replies with such a text.

@@ -10,7 +10,7 @@ use redis::{Cmd, Value};
 
 use super::batch::MAX_IN_FLIGHT;
 pub use super::protocol::errors::{known_code, remedies};
-use super::protocol::{Count, ServerName, errors};
+use super::protocol::{Count, errors};
 use super::redis_store::RedisStore;
 use super::script;
 use super::transport::LINES;
@@ -56,8 +56,10 @@ pub fn settings(store: &RedisStore) -> Settings {
 #[must_use]
 pub fn stored_keys(store: &RedisStore, subject: Subject<'_>) -> Vec<String> {
     let names = &store.shared.settings.names;
-    let name = |count: Count<'_>| names.value(subject, count.name);
-    Count::all(subject).into_iter().map(name).collect()
+    Count::all(subject)
+        .into_iter()
+        .map(|count| names.value(subject, count.name))
+        .collect()
 }
 
 /// Tries TIME in a script, within the deadline of the store. The reply is the refusal, or an empty text.
@@ -77,7 +79,7 @@ pub async fn try_time(store: &RedisStore) -> Result<Value, Error> {
 /// Returns an error if the server does not answer in time, or replies with an error.
 pub async fn query(store: &RedisStore, key: Option<&str>, command: Cmd) -> Result<Value, Error> {
     let client = store.client()?;
-    let slot = key.and_then(|key| client.slot_of_key(key));
+    let slot = key.and_then(|key| client.key_slot(key));
     client
         .start(slot, move |client, route| async move {
             client.query(&route, &command).await
@@ -92,11 +94,13 @@ pub async fn query(store: &RedisStore, key: Option<&str>, command: Cmd) -> Resul
 /// Returns an error if a server does not answer in time, or replies with an error.
 pub async fn query_all(store: &RedisStore, command: Cmd) -> Result<Vec<(String, Value)>, Error> {
     let replies = store.client()?.query_all(command).await?;
-    let with_address = |(server, reply): (ServerName, Value)| {
-        let address = server.address().unwrap_or_default();
-        (address.to_owned(), reply)
-    };
-    Ok(replies.into_iter().map(with_address).collect())
+    Ok(replies
+        .into_iter()
+        .map(|(server, reply)| {
+            let address = server.address().unwrap_or_default();
+            (address.to_owned(), reply)
+        })
+        .collect())
 }
 
 /// Returns the text of an error without its remedy.
@@ -114,17 +118,17 @@ pub fn remedy(error: &Error) -> Option<&Cow<'static, str>> {
 /// Returns whether a server says that the user may not run a command.
 #[must_use]
 pub fn is_forbidden_command(message: &str) -> bool {
-    errors::act_of_text(message) == Act::ForbiddenCommand
+    errors::find_act_in_text(message) == Act::ForbiddenCommand
 }
 
 /// Returns whether a server says that the user may not access the names of the keys.
 #[must_use]
 pub fn are_forbidden_keys(message: &str) -> bool {
-    errors::act_of_text(message) == Act::ForbiddenKeys
+    errors::find_act_in_text(message) == Act::ForbiddenKeys
 }
 
 /// Returns whether a server says that it does not have a command.
 #[must_use]
 pub fn is_unknown_command(message: &str) -> bool {
-    errors::act_of_text(message) == Act::UnknownCommand
+    errors::find_act_in_text(message) == Act::UnknownCommand
 }

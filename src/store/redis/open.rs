@@ -1,7 +1,6 @@
 //! Opens a store by its URL, with the settings in the query: `?prefix=shop&deadline=50ms`.
 
 use std::collections::HashSet;
-use std::num::NonZeroU16;
 
 use ::url::form_urlencoded;
 
@@ -48,6 +47,13 @@ struct Setting {
     rule: &'static str,
     /// Applies a value. Returns `None` if the value is malformed.
     apply: fn(RedisStore, &str) -> Option<RedisStore>,
+}
+
+impl Setting {
+    /// Fails with the rule that a malformed value breaks.
+    fn apply_to(&self, store: RedisStore, value: &str) -> Result<RedisStore, String> {
+        (self.apply)(store, value).ok_or_else(|| format!("`{}` {}", self.name, self.rule))
+    }
 }
 
 const TEXT: &str = "must not be empty";
@@ -133,10 +139,9 @@ fn text(value: &str) -> Option<&str> {
 }
 
 fn tags(value: &str) -> Option<HashTags> {
-    let parse = |tags: &str| tags.parse::<NonZeroU16>().ok();
     match value.strip_prefix("first-part:") {
-        Some(tags) => parse(tags).map(HashTags::ByFirstPart),
-        None => parse(value).map(HashTags::Shared),
+        Some(tags) => tags.parse().ok().map(HashTags::ByFirstPart),
+        None => value.parse().ok().map(HashTags::Shared),
     }
 }
 
@@ -146,7 +151,6 @@ fn tags(value: &str) -> Option<HashTags> {
 /// either may be a part of a password.
 fn apply_settings(mut store: RedisStore, url: &str) -> Result<RedisStore, ConfigError> {
     let scheme = known_scheme(url);
-    let malformed = |rule: &str| Err(ConfigError::url(scheme, rule));
     let without_fragment = url.split('#').next().unwrap_or_default();
     let Some((_, query)) = without_fragment.split_once('?') else {
         return Ok(store);
@@ -154,47 +158,56 @@ fn apply_settings(mut store: RedisStore, url: &str) -> Result<RedisStore, Config
     let mut seen = HashSet::new();
     let pairs = query.split('&').filter(|pair| !pair.is_empty());
     for (index, pair) in pairs.enumerate() {
+        let (name, value) = form_urlencoded::parse(pair.as_bytes())
+            .next()
+            .unwrap_or_default();
         // A value is shown later. It may have swallowed the next parameter.
         let has_one_value = pair.matches('=').count() <= 1;
-        let mut parsed = form_urlencoded::parse(pair.as_bytes());
-        let (name, value) = parsed.next().unwrap_or_default();
-        let setting = SETTINGS.iter().find(|setting| setting.name == name);
-        let parameter = CONNECTION_PARAMETERS
-            .iter()
-            .find(|(known, _)| *known == name);
-        store = match (setting, parameter) {
-            (Some(setting), _) if !has_one_value => {
+        let applied = match SETTINGS.iter().find(|setting| setting.name == name) {
+            Some(setting) if has_one_value => setting.apply_to(store, &value),
+            Some(setting) => {
                 let name = setting.name;
-                return malformed(&format!("percent-encode `=` in the value of `{name}`"));
+                Err(format!("percent-encode `=` in the value of `{name}`"))
             }
-            (Some(setting), _) => match (setting.apply)(store, &value) {
-                Some(store) => store,
-                None => return malformed(&format!("`{}` {}", setting.name, setting.rule)),
-            },
-            (None, Some((_, belongs_to))) if belongs_to(scheme) => store,
-            (None, Some((known, _))) => {
-                return malformed(&format!("a URL of this scheme has no parameter `{known}`"));
-            }
-            (None, None) => return malformed(&unknown(scheme, index + 1)),
+            None => check_connection_parameter(scheme, &name, index + 1).map(|()| store),
         };
+        store = applied.map_err(|rule| ConfigError::url(scheme, &rule))?;
         if !seen.insert(name.clone()) {
-            return malformed(&format!("the parameter `{name}` is there twice"));
+            let rule = format!("the parameter `{name}` is there twice");
+            return Err(ConfigError::url(scheme, &rule));
         }
     }
     Ok(store)
 }
 
+/// Fails if URLs of this scheme have no such parameter, which is at this place, from 1.
+fn check_connection_parameter(scheme: &str, name: &str, place: usize) -> Result<(), String> {
+    let parameter = CONNECTION_PARAMETERS
+        .iter()
+        .find(|(known, _)| *known == name);
+    match parameter {
+        Some((_, belongs_to)) if belongs_to(scheme) => Ok(()),
+        Some((known, _)) => Err(format!("a URL of this scheme has no parameter `{known}`")),
+        None => Err(unknown(scheme, place)),
+    }
+}
+
 /// Explains that the parameter at this place, from 1, is unknown.
 fn unknown(scheme: &str, place: usize) -> String {
     let mut known = Vec::from(SETTINGS.map(|setting| setting.name));
-    let of_scheme = CONNECTION_PARAMETERS.iter();
-    known.extend(of_scheme.filter_map(|(name, belongs_to)| belongs_to(scheme).then_some(name)));
+    known.extend(
+        CONNECTION_PARAMETERS
+            .iter()
+            .filter_map(|(name, belongs_to)| belongs_to(scheme).then_some(name)),
+    );
     let all = known.join(", ");
     format!("parameter {place} of the URL is unknown; the parameters are {all}")
 }
 
 #[cfg(test)]
 mod tests {
+    use std::num::NonZeroU16;
+
     use super::*;
 
     /// The URLs of a plain server, a cluster and Sentinel, where this build has them.

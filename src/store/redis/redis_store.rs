@@ -215,12 +215,12 @@ pub(crate) trait FeatureRedis1 {
 /// Run Redis with `maxmemory-policy noeviction`. If Redis evicts a key, its client has the whole limit again.
 #[derive(Clone)]
 pub struct RedisStore {
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<SharedState>,
 }
 
 /// The state that clones of a store share.
-pub(super) struct Shared {
-    pub(super) settings: Settings,
+pub(super) struct SharedState {
+    pub(super) settings: RedisSettings,
     /// The error of each call, if a setting was changed while the store was in use.
     pub(super) misuse: Option<Error>,
     /// Made on first use, when all settings are known.
@@ -229,7 +229,7 @@ pub(super) struct Shared {
 
 /// The configuration of a store.
 #[derive(Clone, Debug)]
-pub(super) struct Settings {
+pub(super) struct RedisSettings {
     /// The servers. Forks share the connections.
     pub(super) deployment: Arc<Deployment>,
     /// The name of the store in metrics.
@@ -258,16 +258,18 @@ struct Engine {
 }
 
 impl Engine {
-    fn new(settings: &Settings) -> Self {
-        let (clock, meter) = (&settings.clock, StoreMeter::new(&settings.name));
+    fn new(settings: &RedisSettings) -> Self {
+        let clock = &settings.clock;
+        let meter = StoreMeter::new(&settings.name);
         let mut refusal_cache = RefusalCache::new()
             .meter(meter.clone())
             .clock(clock.clone());
         if let Some(max_age) = settings.refusal_max_age {
             refusal_cache = refusal_cache.max_age(max_age);
         }
-        let (deployment, names, deadline) =
-            (&settings.deployment, &settings.names, settings.deadline);
+        let deployment = &settings.deployment;
+        let names = &settings.names;
+        let deadline = settings.deadline;
         deployment.longest_deadline.include(deadline);
         let mut circuit_breaker = CircuitBreaker::new()
             .meter(meter.clone())
@@ -340,7 +342,7 @@ impl RedisStore {
     }
 
     pub(super) fn on(deployment: Deployment) -> Self {
-        let settings = Settings {
+        let settings = RedisSettings {
             name: format!("{deployment:?}").into(),
             deployment: Arc::new(deployment),
             names: KeyNames::default(),
@@ -356,9 +358,9 @@ impl RedisStore {
     }
 
     /// The name is not `new`: for `RedisStore::new`, the compiler would then name this function, and not `open`.
-    pub(super) fn with_settings(settings: Settings, misuse: Option<Error>) -> Self {
+    pub(super) fn with_settings(settings: RedisSettings, misuse: Option<Error>) -> Self {
         Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(SharedState {
                 settings,
                 misuse,
                 engine: OnceLock::new(),
@@ -368,7 +370,7 @@ impl RedisStore {
 
     #[inline]
     fn engine(&self) -> &Engine {
-        let Shared {
+        let SharedState {
             settings, engine, ..
         } = &*self.shared;
         engine.get_or_init(|| Engine::new(settings))
@@ -395,13 +397,14 @@ impl RedisStore {
         self.client()?.ping_all().await.map(drop)
     }
 
-    /// Returns the sender of the current runtime.
     #[inline]
     fn sender(&self) -> Result<Arc<Sender>, Error> {
         let client = self.client()?;
         let runtime = current_runtime()?;
-        let make = || Sender::new(Arc::clone(client), runtime.clone());
-        Ok(self.engine().senders.get_or_make(&runtime, make))
+        let senders = &self.engine().senders;
+        Ok(senders.get_or_make(&runtime, || {
+            Sender::new(Arc::clone(client), runtime.clone())
+        }))
     }
 
     /// Sends a request, unless a setting was changed while the store was in use.
@@ -412,7 +415,6 @@ impl RedisStore {
         }
     }
 
-    /// Fails if a setting was changed while the store was in use.
     pub(super) fn client(&self) -> Result<&Arc<Client>, Error> {
         match &self.shared.misuse {
             None => Ok(&self.engine().client),
@@ -472,7 +474,6 @@ impl Store for RedisStore {
         }
     }
 
-    /// Returns the circuit breaker of the node that has the slot of the key.
     fn circuit_breaker(&self, subject: Subject<'_>) -> Option<CircuitBreaker> {
         self.engine().client.circuit_breaker(subject)
     }

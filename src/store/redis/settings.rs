@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::protocol::HashTags;
-use super::redis_store::{RedisStore, Settings, Shared};
+use super::redis_store::{RedisSettings, RedisStore, SharedState};
 #[cfg(feature = "test-util")]
 use super::script::Scripts;
 use super::transport::{CredentialSource, Credentials};
@@ -21,7 +21,7 @@ impl RedisStore {
     ///
     /// A store in use is left as it is: its handles would no longer be one store. The returned handle then
     /// fails each call, so that the misuse shows.
-    fn with(mut self, setting: &'static str, change: impl FnOnce(&mut Settings)) -> Self {
+    fn with(mut self, setting: &'static str, change: impl FnOnce(&mut RedisSettings)) -> Self {
         let misuse = match Arc::get_mut(&mut self.shared) {
             Some(shared) => shared.misuse.take(),
             None => Some(set_in_use(setting)),
@@ -52,7 +52,7 @@ impl RedisStore {
     /// ```
     #[must_use]
     pub fn fork(&self) -> Self {
-        let Shared {
+        let SharedState {
             settings, misuse, ..
         } = &*self.shared;
         Self::with_settings(settings.clone(), misuse.clone())
@@ -276,7 +276,6 @@ impl RedisStore {
     }
 }
 
-/// The error of a setting that was changed while the store was in use.
 fn set_in_use(setting: &str) -> Error {
     Error::coded(
         Code::IN_USE,

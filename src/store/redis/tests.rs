@@ -27,7 +27,6 @@ const CLOCK: &str = include_str!("../../../tests/support/clock.lua");
 /// The key, quotas, cost and count of an entry.
 type Entry<'a> = (&'a str, &'a Quotas, u32, u32);
 
-/// Sends one call, and returns the replies to its entries.
 fn decide(
     scripts: &Scripts,
     connection: &mut Connection,
@@ -35,8 +34,9 @@ fn decide(
 ) -> Vec<Result<EntryAnswers, ErrorKind>> {
     let limiter = Key::from("l");
     let keys: Vec<Key> = entries.iter().map(|(key, ..)| Key::from(*key)).collect();
-    let levels = entries.iter().zip(&keys);
-    let levels: Vec<[OwnedCheck; 1]> = levels
+    let levels: Vec<[OwnedCheck; 1]> = entries
+        .iter()
+        .zip(&keys)
         .map(|(&(_, quotas, cost, _), key)| {
             [Subject::new(&limiter, key, quotas).check(cost).owned()]
         })
@@ -53,7 +53,6 @@ fn decide(
     call(scripts, connection, &batch)
 }
 
-/// Sends a call of these entries.
 fn call(
     scripts: &Scripts,
     connection: &mut Connection,
@@ -79,20 +78,25 @@ fn call(
     };
     let server = &super::protocol::ServerName::UNKNOWN;
     let replies = super::protocol::decode_replies(reply, server, batch, &plan).unwrap();
-    let of_kind = |reply: Result<_, crate::error::Error>| reply.map_err(|error| error.kind());
-    replies.into_iter().map(of_kind).collect()
+    replies
+        .into_iter()
+        .map(|reply| reply.map_err(|error| error.kind()))
+        .collect()
 }
 
-/// Returns how many checks of an entry are admitted.
 fn admitted(answers: &[Answers]) -> usize {
-    let admitted = answers.iter().filter(|answers| answers.are_admitted());
-    admitted.count()
+    answers
+        .iter()
+        .filter(|answers| answers.are_admitted())
+        .count()
 }
 
-/// Returns the units used of each quota, level by level.
 fn used_in(answers: &Answers) -> Vec<u32> {
-    let quotas = answers.iter().flat_map(|answer| answer.quotas());
-    quotas.map(QuotaAnswer::used).collect()
+    answers
+        .iter()
+        .flat_map(|answer| answer.quotas())
+        .map(QuotaAnswer::used)
+        .collect()
 }
 
 /// Returns the units used after the only check of each entry.
@@ -101,9 +105,10 @@ fn used(server: &RedisServer, checks: &[(&str, &Quotas, u32)]) -> Vec<Result<Vec
         .iter()
         .map(|&(key, quotas, cost)| (key, quotas, cost, 1))
         .collect();
-    let replies = decide(&Scripts::shared(), &mut server.connect(), &entries);
-    let used = replies.into_iter().map(|reply| Ok(used_in(&reply?[0])));
-    used.collect()
+    decide(&Scripts::shared(), &mut server.connect(), &entries)
+        .into_iter()
+        .map(|reply| Ok(used_in(&reply?[0])))
+        .collect()
 }
 
 #[test]
@@ -123,32 +128,8 @@ fn refused_checks_of_several_levels_see_the_charges_between_them() {
     let mut connection = server.connect();
     for algorithm in Algorithm::ALL.iter().copied() {
         run(&mut connection, &["FLUSHALL"]);
-        let quotas = |limit| Quotas::from(Quota::per_hour(limit).with_algorithm(algorithm));
-        let (of_user, of_tenant) = (quotas(1), quotas(3));
-        let level = |key: &str, quotas| -> OwnedCheck {
-            let key = Key::from(key);
-            Subject::new(&Key::from("l"), &key, quotas).check(1).owned()
-        };
-        let entry = |user: &str| [level(user, &of_user), level("acme", &of_tenant)];
-        let checked = |users: &[&str]| -> Vec<(bool, Vec<u32>)> {
-            let entries: Vec<_> = users.iter().map(|user| entry(user)).collect();
-            let batch: Vec<_> = entries
-                .iter()
-                .map(|levels| BatchEntry {
-                    levels,
-                    count: 1,
-                    may_repeat: true,
-                })
-                .collect();
-            let replies = call(&Scripts::shared(), &mut server.connect(), &batch);
-            let answers = replies
-                .into_iter()
-                .map(|answers| answers.unwrap().remove(0));
-            answers
-                .map(|answers| (answers.are_admitted(), used_in(&answers)))
-                .collect()
-        };
-        assert_eq!(checked(&["ada"]), [(true, vec![1, 1])], "{algorithm:?}");
+        let first = check_users(&server, algorithm, &["ada"]);
+        assert_eq!(first, [(true, vec![1, 1])], "{algorithm:?}");
         // The tenant has no room for all of them, so they are decided one by one.
         let expected = [
             (false, vec![1, 1]),
@@ -159,8 +140,41 @@ fn refused_checks_of_several_levels_see_the_charges_between_them() {
             (false, vec![1, 3]),
         ];
         let users = ["ada", "bob", "ada", "cem", "dan", "ada"];
-        assert_eq!(checked(&users), expected, "{algorithm:?}");
+        let found = check_users(&server, algorithm, &users);
+        assert_eq!(found, expected, "{algorithm:?}");
     }
+}
+
+/// Checks one unit of each user, of one, and of their tenant, of three. Returns whether it was admitted, and the units used.
+fn check_users(
+    server: &RedisServer,
+    algorithm: Algorithm,
+    users: &[&str],
+) -> Vec<(bool, Vec<u32>)> {
+    let user_quotas = Quotas::from(Quota::per_hour(1).with_algorithm(algorithm));
+    let tenant_quotas = Quotas::from(Quota::per_hour(3).with_algorithm(algorithm));
+    let entries: Vec<_> = users
+        .iter()
+        .map(|user| [level(user, &user_quotas), level("acme", &tenant_quotas)])
+        .collect();
+    let batch: Vec<_> = entries
+        .iter()
+        .map(|levels| BatchEntry {
+            levels,
+            count: 1,
+            may_repeat: true,
+        })
+        .collect();
+    call(&Scripts::shared(), &mut server.connect(), &batch)
+        .into_iter()
+        .map(|answers| answers.unwrap().remove(0))
+        .map(|answers| (answers.are_admitted(), used_in(&answers)))
+        .collect()
+}
+
+fn level(key: &str, quotas: &Quotas) -> OwnedCheck {
+    let key = Key::from(key);
+    Subject::new(&Key::from("l"), &key, quotas).check(1).owned()
 }
 
 #[test]
@@ -179,12 +193,12 @@ fn an_entry_that_fails_leaves_its_neighbours_alone() {
         ("eve", &quotas, 1, 1),
     ];
     let replies = decide(&Scripts::shared(), &mut connection, &entries);
-    let admitted = replies.into_iter().map(|reply| Ok(admitted(&reply?)));
+    let admitted: Vec<_> = replies
+        .into_iter()
+        .map(|reply| Ok(admitted(&reply?)))
+        .collect();
     let broken = Err(ErrorKind::Misconfigured);
-    assert_eq!(
-        admitted.collect::<Vec<_>>(),
-        [Ok(1), broken, Ok(2), broken, Ok(0)]
-    );
+    assert_eq!(admitted, [Ok(1), broken, Ok(2), broken, Ok(0)]);
     // No count was charged beside one that could not be read.
     let sets: usize = ::redis::cmd("EXISTS")
         .arg("tollgate:v3:{l,bob}:set:3600000000")
@@ -250,9 +264,11 @@ fn commands(connection: &mut Connection) -> Vec<String> {
         .query(connection)
         .unwrap();
     run(connection, &["CONFIG", "RESETSTAT"]);
-    let calls = info.lines().filter_map(|line| line.split(',').next());
-    let by_others = calls.filter(|calls| !calls.contains("_info") && !calls.contains("_config"));
-    by_others.map(str::to_owned).collect()
+    info.lines()
+        .filter_map(|line| line.split(',').next())
+        .filter(|calls| !calls.contains("_info") && !calls.contains("_config"))
+        .map(str::to_owned)
+        .collect()
 }
 
 #[test]
@@ -262,15 +278,9 @@ fn an_entry_of_many_checks_runs_the_commands_of_one() {
     for algorithm in Algorithm::ALL.iter().copied() {
         let year = Duration::from_secs(366 * 86_400);
         let quotas = Quotas::from(Quota::new(2_000, year).with_algorithm(algorithm));
-        let mut commands_of = |key, count| {
-            let _ = commands(&mut connection);
-            let entry = (key, &quotas, 1, count);
-            let reply = decide(&Scripts::shared(), &mut connection, &[entry]).remove(0);
-            assert_eq!(admitted(&reply.unwrap()), count as usize);
-            commands(&mut connection)
-        };
         for check in ["first", "second", "third"] {
-            let (one, many) = (commands_of("ada", 1), commands_of("bob", 400));
+            let one = commands_to_decide(&mut connection, ("ada", &quotas, 1, 1));
+            let many = commands_to_decide(&mut connection, ("bob", &quotas, 1, 400));
             assert!(one.len() > 3, "{one:?}");
             // In a log of one unit, the oldest is the newest: one command less.
             if check != "second" {
@@ -280,18 +290,28 @@ fn an_entry_of_many_checks_runs_the_commands_of_one() {
     }
 }
 
+fn commands_to_decide(connection: &mut Connection, entry: Entry<'_>) -> Vec<String> {
+    let _ = commands(connection);
+    let reply = decide(&Scripts::shared(), connection, &[entry]).remove(0);
+    assert_eq!(admitted(&reply.unwrap()), entry.3 as usize);
+    commands(connection)
+}
+
 /// The quotas that the property below checks a key against, in turn.
 fn plans(algorithm: Algorithm) -> Vec<Quotas> {
     let second = Duration::from_secs(1);
-    let per = |limit, window| Quota::new(limit, window).with_algorithm(algorithm);
     vec![
-        Quotas::from(per(9, second)),
-        Quotas::from(per(4, second)),
-        Quotas::from(per(0, second)),
-        Quotas::from([per(12, second), per(7, second), per(30, 4 * second)]),
+        Quotas::from(Quota::new(9, second).with_algorithm(algorithm)),
+        Quotas::from(Quota::new(4, second).with_algorithm(algorithm)),
+        Quotas::from(Quota::new(0, second).with_algorithm(algorithm)),
+        Quotas::from([
+            Quota::new(12, second).with_algorithm(algorithm),
+            Quota::new(7, second).with_algorithm(algorithm),
+            Quota::new(30, 4 * second).with_algorithm(algorithm),
+        ]),
         Quotas::from([
             Quota::new(11, second),
-            per(8, second),
+            Quota::new(8, second).with_algorithm(algorithm),
             Quota::new(9, second).with_algorithm(Algorithm::Gcra),
         ]),
     ]
@@ -423,7 +443,7 @@ async fn stores_of_one_server_share_its_connection_whatever_their_deadlines() {
 }
 
 /// Checks one unit of a key at a time that the call tells. Returns the time of the answer.
-fn time_of_check(
+fn check_at(
     connection: &mut Connection,
     names: &KeyNames,
     check: Check<'_>,
@@ -477,26 +497,27 @@ fn a_call_is_never_earlier_than_the_newest_value_that_it_reads() {
         for limiter in ["jobs", "log", "in_flight"].map(Key::from) {
             run(&mut connection, &["FLUSHALL"]);
             for (number, (quota, newest)) in quotas.iter().enumerate() {
-                let (key, quotas) = (Key::from(format!("{number}")), Quotas::from(quota.clone()));
+                let key = Key::from(format!("{number}"));
+                let quotas = Quotas::from(quota.clone());
                 let check = Subject::new(&limiter, &key, &quotas)
                     .check(1)
                     .with_holding(&holding);
-                let mut check_at =
-                    |server_time| time_of_check(&mut connection, &names, check, server_time);
-                assert_eq!(check_at(T), T, "{quota}");
+                let mut checked_at =
+                    |server_time| check_at(&mut connection, &names, check, server_time);
+                assert_eq!(checked_at(T), T, "{quota}");
                 // Later than the newest.
-                assert_eq!(check_at(T + 1), T + 1, "{quota}");
+                assert_eq!(checked_at(T + 1), T + 1, "{quota}");
                 let newest = if *newest == T { T + 1 } else { *newest };
                 for behind in [1, 5_000_000, 999_999_999] {
                     assert_eq!(
-                        check_at(newest - behind),
+                        checked_at(newest - behind),
                         newest,
                         "{quota}, {behind} behind"
                     );
                 }
                 // The clock of the server has stepped back.
                 let stepped = newest - 1_000_000_000;
-                assert_eq!(check_at(stepped), stepped, "{quota}");
+                assert_eq!(checked_at(stepped), stepped, "{quota}");
             }
         }
     }

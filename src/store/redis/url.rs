@@ -1,5 +1,7 @@
 //! Parsing the URL of a store into its servers.
 
+use std::mem;
+
 use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisError, RedisResult};
 use url::Url;
 
@@ -18,7 +20,6 @@ const TLS_SCHEMES: [&str; 2] = ["rediss", "valkeys"];
 #[cfg(feature = "sentinel")]
 const SENTINEL_PORT: u16 = 26_379;
 
-/// Parses a URL into the servers that it names.
 pub(super) fn servers(url: &str) -> Result<Servers, ConfigError> {
     let scheme = known_scheme(url);
     // The parser would drop them, and find other parts than are looked for here.
@@ -59,20 +60,22 @@ pub(super) fn servers(url: &str) -> Result<Servers, ConfigError> {
 /// `redis+sentinel`.
 fn other_scheme(url: &str) -> Option<String> {
     let (scheme, _) = url.split_once(':')?;
-    let is_deployment = |name: &str| matches!(name, "sentinel" | "cluster");
     if matches!(scheme, "postgres" | "postgresql") {
         return Some("open it by `from_url` of the crate `tollgate-postgres`".to_owned());
     }
     if is_deployment(scheme) {
         return Some(format!("write `redis+{scheme}://` instead"));
     }
-    let (base, deployment) = scheme.split_once(['-', '+'])?;
-    let (base, deployment) = match is_deployment(base) {
-        true => (deployment, base),
-        false => (base, deployment),
-    };
+    let (mut base, mut deployment) = scheme.split_once(['-', '+'])?;
+    if is_deployment(base) {
+        mem::swap(&mut base, &mut deployment);
+    }
     (SCHEMES.contains(&base) && is_deployment(deployment))
         .then(|| format!("write `{base}+{deployment}://` instead"))
+}
+
+fn is_deployment(name: &str) -> bool {
+    matches!(name, "sentinel" | "cluster")
 }
 
 /// Finds a character in a user or password that ends the part of the URL before its `@`: the rest of the
@@ -102,26 +105,26 @@ fn is_parameter(query: &str) -> bool {
 
 #[cfg(feature = "cluster")]
 fn cluster(scheme: &'static str, base: &str, url: &str) -> Result<Servers, ConfigError> {
-    let malformed = || MultiHostUrl::malformed(scheme);
-    let url = MultiHostUrl::split(scheme, base, url).ok_or_else(malformed)?;
-    let hosts = url.hosts.split(',');
-    let seeds = hosts.map(|host| Ok(url.server(host, url.path)?.0));
-    Ok(Servers::Cluster {
-        seeds: seeds.collect::<Result<_, ConfigError>>()?,
-    })
+    let url = MultiHostUrl::split(scheme, base, url)?;
+    let mut seeds = Vec::new();
+    for host in url.hosts.split(',') {
+        let (seed, _) = url.server(host, url.path)?;
+        seeds.push(seed);
+    }
+    Ok(Servers::Cluster { seeds })
 }
 
 #[cfg(feature = "sentinel")]
 fn sentinel(scheme: &'static str, base: &str, url: &str) -> Result<Servers, ConfigError> {
-    let malformed = || MultiHostUrl::malformed(scheme);
-    let url = MultiHostUrl::split(scheme, base, url).ok_or_else(malformed)?;
+    let url = MultiHostUrl::split(scheme, base, url)?;
     let path = url.path.trim_start_matches('/');
     let (name, database) = path.split_at(path.find('/').unwrap_or(path.len()));
     let service = match percent_encoding::percent_decode_str(name).decode_utf8() {
         Ok(service) if !service.is_empty() && !may_hold_password(name) => (*service).into(),
-        _ => return Err(malformed()),
+        _ => return Err(MultiHostUrl::malformed(scheme)),
     };
-    let (mut master, mut sentinels) = (None, Vec::new());
+    let mut master = None;
+    let mut sentinels = Vec::new();
     for host in url.hosts.split(',') {
         let (server, url) = url.server(&with_port(host, SENTINEL_PORT), database)?;
         let info = with_sentinel_user(server.info(), &url);
@@ -132,7 +135,7 @@ fn sentinel(scheme: &'static str, base: &str, url: &str) -> Result<Servers, Conf
     Ok(Servers::Sentinels {
         sentinels,
         service,
-        master: Box::new(master.ok_or_else(malformed)?),
+        master: Box::new(master.ok_or_else(|| MultiHostUrl::malformed(scheme))?),
     })
 }
 
@@ -175,15 +178,20 @@ struct MultiHostUrl<'a> {
 
 #[cfg(any(feature = "cluster", feature = "sentinel"))]
 impl<'a> MultiHostUrl<'a> {
-    fn split(scheme: &'static str, base: &str, url: &'a str) -> Option<Self> {
-        let (_, rest) = url.split_once("://")?;
+    fn split(scheme: &'static str, base: &str, url: &'a str) -> Result<Self, ConfigError> {
+        let Some((_, rest)) = url.split_once("://") else {
+            return Err(Self::malformed(scheme));
+        };
         let (rest, query) = rest.split_at(rest.find(['?', '#']).unwrap_or(rest.len()));
         let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
         let hosts_at = authority.rfind('@').map_or(0, |at| at + 1);
         let (userinfo, hosts) = authority.split_at(hosts_at);
         // A slash in the password ends the authority too early.
         let is_valid = !path.contains('@') && hosts.split(',').all(|host| !host.is_empty());
-        is_valid.then_some(Self {
+        if !is_valid {
+            return Err(Self::malformed(scheme));
+        }
+        Ok(Self {
             scheme,
             before_hosts: format!("{base}://{userinfo}"),
             hosts,
@@ -192,9 +200,12 @@ impl<'a> MultiHostUrl<'a> {
         })
     }
 
-    /// Parses the URL of one of the hosts, with this path.
     fn server(&self, host: &str, path: &str) -> Result<(Server, Url), ConfigError> {
-        let (before_hosts, query) = (&self.before_hosts, self.query);
+        let Self {
+            before_hosts,
+            query,
+            ..
+        } = self;
         let url = format!("{before_hosts}{host}{path}{query}");
         server(self.scheme, &url)
     }
@@ -229,9 +240,10 @@ fn server(scheme: &'static str, url: &str) -> Result<(Server, Url), ConfigError>
     let protocol = sets_protocol.then(|| info.redis_settings().protocol());
     let server = Server::new(info, protocol);
     #[cfg(feature = "tls")]
-    let server = match is_tls {
-        true => server.with_tls_files(tls::files_of(&url, scheme)?),
-        false => server,
+    let server = if is_tls {
+        server.with_tls_files(tls::open_files(&url, scheme)?)
+    } else {
+        server
     };
     Ok((server, url))
 }
@@ -268,7 +280,6 @@ fn malformed(scheme: &'static str, reason: &str) -> ConfigError {
     ConfigError::url(scheme, &format!("{reason}; {RULE}"))
 }
 
-/// Returns the message of an error of `redis`, without its kind.
 fn reason(error: &RedisError) -> String {
     let text = error.to_string();
     text.split(" - ").next().unwrap_or_default().to_lowercase()

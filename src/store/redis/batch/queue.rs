@@ -37,7 +37,6 @@ pub(super) struct Queue {
 /// The levels of a check: one, or several that are decided together.
 type OwnedLevels = SmallVec<[OwnedCheck; 1]>;
 
-/// Returns levels that own their parts.
 #[inline]
 fn owned(levels: &[Check<'_>]) -> OwnedLevels {
     match levels {
@@ -57,20 +56,19 @@ pub(super) struct QueueEntry {
 }
 
 impl Queue {
-    /// Adds a check of these levels.
     #[inline]
     pub(super) fn push(&mut self, levels: &[Check<'_>], waiter: Waiter) {
-        let mut last = levels
+        let mut last_entries = levels
             .iter()
             .map(|level| self.last_of_key.get(&level.fingerprint()).copied());
-        let last_of_first = last.next().flatten();
-        let mut may_repeat = last_of_first.is_some();
+        let first = last_entries.next().flatten();
+        let mut may_repeat = first.is_some();
         let mut is_last_of_all = true;
-        for last in last {
-            may_repeat |= last.is_some();
-            is_last_of_all &= last == last_of_first;
+        for other in last_entries {
+            may_repeat |= other.is_some();
+            is_last_of_all &= other == first;
         }
-        if let Some(number) = last_of_first.filter(|_| is_last_of_all)
+        if let Some(number) = first.filter(|_| is_last_of_all)
             && let Some(entry) = self.entries.get_mut(number - self.left)
             && is_identical(&entry.levels, levels)
             && entry.has_room()
@@ -88,7 +86,6 @@ impl Queue {
         });
     }
 
-    /// Adds an entry that was taken from another queue.
     pub(super) fn push_entry(&mut self, mut entry: QueueEntry) {
         let number = self.next_number();
         for level in &entry.levels {
@@ -113,12 +110,15 @@ impl Queue {
         until: RunningTime,
         late_error: &impl Fn(&mut Waiter) -> Option<Error>,
     ) -> Vec<QueueEntry> {
-        let (mut call, mut whole, mut part, mut some_gave_up) = (Call::default(), 0, 0, false);
+        let mut call = CallWork::default();
+        let mut whole = 0;
+        let mut part = 0;
+        let mut some_gave_up = false;
         for entry in &mut self.entries {
             entry.waiters.retain_waiting(until, late_error);
             let waiting = entry.waiters.len();
             some_gave_up |= waiting == 0;
-            let work = call.work_of(&entry.levels);
+            let work = call.measure(&entry.levels);
             let fit = call.room_for(&work).min(waiting);
             call.add(&entry.levels, &work, fit);
             if fit < waiting {
@@ -164,23 +164,21 @@ impl Queue {
         until: RunningTime,
         late_error: &impl Fn(&mut Waiter) -> Option<Error>,
     ) -> Option<Error> {
-        let entries = self.entries.iter_mut();
-        entries
+        self.entries
+            .iter_mut()
             .filter_map(|entry| entry.waiters.expire(until, late_error))
             .last()
     }
 
-    /// Fails all waiters.
     pub(super) fn fail(self, error: &Error) {
         for mut entry in self.entries {
             entry.fail(error);
         }
     }
 
-    /// Returns the earliest deadline of those that still wait.
     pub(super) fn next_deadline(&self) -> Option<RunningTime> {
-        let entries = self.entries.iter();
-        entries
+        self.entries
+            .iter()
             .filter_map(|entry| entry.waiters.next_deadline())
             .min()
     }
@@ -211,12 +209,10 @@ impl QueueEntry {
         checks * u64::from(costs.max().unwrap_or_default()) <= MAX_ENTRY_UNITS
     }
 
-    /// Fails all that wait.
     pub(super) fn fail(&mut self, error: &Error) {
         self.answer(Err(error.clone()));
     }
 
-    /// Answers all that wait.
     pub(super) fn answer(&mut self, reply: Result<EntryAnswers, Error>) {
         match reply {
             Ok(answers) => self.waiters.answer(answers.into_iter().map(Ok)),
@@ -235,7 +231,6 @@ impl QueueEntry {
         first
     }
 
-    /// Returns the entry of the call, and those that wait for its answer.
     pub(super) fn parts_mut(&mut self) -> (BatchEntry<'_>, &mut Waiters) {
         let count = u32::try_from(self.waiters.len()).unwrap_or(u32::MAX);
         let entry = BatchEntry {
@@ -249,48 +244,50 @@ impl QueueEntry {
 
 /// The entries of a call, and their work.
 #[derive(Debug, Default)]
-struct Call {
+struct CallWork {
     work: u64,
     checks: usize,
     /// The subjects of the checks of several levels. What they share is read and written once.
     subjects: HashSet<Fingerprint, HashFingerprint>,
 }
 
-impl Call {
-    /// Returns the work of an entry of these levels. What the call has already takes only the work of the check.
+impl CallWork {
     #[inline]
-    fn work_of(&self, levels: &[OwnedCheck]) -> EntryWork {
-        let (mut of_entry, mut of_check) = (0, 0);
+    fn measure(&self, levels: &[OwnedCheck]) -> EntryWork {
+        let mut for_entry = 0;
+        let mut per_check = 0;
         for level in levels {
             let check = level.check();
             let is_new = levels.len() == 1 || !self.subjects.contains(&check.fingerprint());
             let units = check.cost.saturating_add(check.extra_units);
             for quota in check.quotas.iter() {
                 if is_new {
-                    of_entry += WORK_PER_COUNT;
+                    for_entry += WORK_PER_COUNT;
                 }
                 let per_unit = quota.algorithm().work_per_unit();
-                of_check += WORK_PER_CHECK + u64::from(units) * per_unit;
+                per_check += WORK_PER_CHECK + u64::from(units) * per_unit;
             }
         }
-        EntryWork { of_entry, of_check }
+        EntryWork {
+            for_entry,
+            per_check,
+        }
     }
 
     /// Returns how many checks of an entry fit, as one entry. The first check is sent however much work it is.
     #[inline]
     fn room_for(&self, work: &EntryWork) -> usize {
-        let left = MAX_WORK.saturating_sub(self.work + work.of_entry);
-        let checks = usize::try_from(left / work.of_check.max(1)).unwrap_or(usize::MAX);
+        let left = MAX_WORK.saturating_sub(self.work + work.for_entry);
+        let checks = usize::try_from(left / work.per_check.max(1)).unwrap_or(usize::MAX);
         checks.max(usize::from(self.checks == 0))
     }
 
-    /// Adds `checks` checks of an entry of these levels.
     #[inline]
     fn add(&mut self, levels: &[OwnedCheck], work: &EntryWork, checks: usize) {
         if checks == 0 {
             return;
         }
-        self.work += work.of_entry + checks as u64 * work.of_check;
+        self.work += work.for_entry + checks as u64 * work.per_check;
         self.checks += checks;
         if levels.len() > 1 {
             let fingerprints = levels.iter().map(|level| level.check().fingerprint());
@@ -301,25 +298,26 @@ impl Call {
 
 /// Whether two checks have the same levels: keys, costs, quotas, shares and slots.
 fn is_identical(known: &[OwnedCheck], levels: &[Check<'_>]) -> bool {
-    let is_same = |(owned, level): (&OwnedCheck, &Check<'_>)| {
-        let known = owned.check();
-        // The last entry has these keys, but may have them at other levels. Each check that asks for more than its cost
-        // has an answer of its own.
-        let has_same_key =
-            levels.len() == 1 || (known.limiter, known.key) == (level.limiter, level.key);
-        has_same_key
-            && known.asks_like(*level)
-            && known.holding == level.holding
-            && known.extra_units == 0
-            && level.extra_units == 0
-    };
-    known.len() == levels.len() && known.iter().zip(levels).all(is_same)
+    known.len() == levels.len()
+        && known.iter().zip(levels).all(|(known, level)| {
+            let known = known.check();
+            // The last entry has these keys, but may have them at other levels. Each check that asks for more than its cost
+            // has an answer of its own.
+            let has_same_key =
+                levels.len() == 1 || (known.limiter, known.key) == (level.limiter, level.key);
+            has_same_key
+                && known.asks_like(*level)
+                && known.holding == level.holding
+                && known.extra_units == 0
+                && level.extra_units == 0
+        })
 }
 
 /// The work of an entry.
 struct EntryWork {
-    of_entry: u64,
-    of_check: u64,
+    /// However many checks it has.
+    for_entry: u64,
+    per_check: u64,
 }
 
 #[cfg(test)]
@@ -369,7 +367,6 @@ mod tests {
         assert!(queue.next_deadline().is_none());
     }
 
-    /// Queues a check, and returns the receiver of its answer.
     fn push(queue: &mut Queue, key: &str, quotas: &Quotas, cost: u32) -> StoreFuture {
         let (limiter, key) = (Key::from("l"), Key::from(key));
         let (answer, receiver) = StoreFuture::channel();

@@ -31,7 +31,7 @@ pub(in crate::store::redis) struct Sender {
     client: Arc<Client>,
     runtime: Handle,
     /// The checks of all keys, unless Redis is a cluster.
-    of_all: Arc<SendQueue>,
+    for_all_keys: Arc<SendQueue>,
     /// A cluster refuses a call with keys of several slots. There are at most 16 384.
     by_slot: Mutex<HashMap<u16, Arc<SendQueue>>>,
 }
@@ -41,7 +41,7 @@ struct SendQueue {
     /// The way to the server. It has a slot on a cluster that was opened as one.
     route: Route,
     /// Whether the checks are of one slot.
-    is_of_slot: bool,
+    has_one_slot: bool,
     state: Mutex<SendState>,
 }
 
@@ -59,11 +59,11 @@ struct SendState {
 impl Sender {
     pub(in crate::store::redis) fn new(client: Arc<Client>, runtime: Handle) -> Arc<Self> {
         let route = client.route_from(&runtime, None);
-        let of_all = SendQueue::new(route, false, client.deadline);
+        let queue = SendQueue::new(route, false, client.deadline);
         Arc::new(Self {
             client,
             runtime,
-            of_all: Arc::new(of_all),
+            for_all_keys: Arc::new(queue),
             by_slot: Mutex::default(),
         })
     }
@@ -88,17 +88,16 @@ impl Sender {
         future
     }
 
-    /// Returns the queue for the checks of a key.
     fn queue(&self, subject: Subject<'_>) -> Arc<SendQueue> {
         if !self.client.has_slots() {
-            return Arc::clone(&self.of_all);
+            return Arc::clone(&self.for_all_keys);
         }
         let slot = self.client.names.slot(subject);
         let mut queues = self.by_slot.lock().unwrap_or_else(PoisonError::into_inner);
         let queue = queues.entry(slot).or_insert_with(|| {
             // A cluster behind one address finds the server of a slot on its own.
             let is_cluster = self.client.deployment.is_cluster();
-            let route = self.of_all.route.to_slot(is_cluster.then_some(slot));
+            let route = self.for_all_keys.route.to_slot(is_cluster.then_some(slot));
             Arc::new(SendQueue::new(route, true, self.client.deadline))
         });
         Arc::clone(queue)
@@ -115,7 +114,7 @@ impl Sender {
             state.is_taking = true;
             // A runtime that is shutting down drops the task at once, and that takes the lock.
             drop(state);
-            let turn = Turn {
+            let turn = SendTurn {
                 sender: Arc::clone(self),
                 queue: Arc::clone(queue),
                 is_over: false,
@@ -149,14 +148,13 @@ impl Sender {
 }
 
 impl SendState {
-    /// Returns the current time, and the first deadline of a check in the queue.
     fn look(&mut self) -> (Moment, Option<RunningTime>) {
         (self.clock.look(), self.queue.next_deadline())
     }
 }
 
 impl SendQueue {
-    fn new(route: Route, is_of_slot: bool, deadline: Duration) -> Self {
+    fn new(route: Route, has_one_slot: bool, deadline: Duration) -> Self {
         let state = SendState {
             clock: RunningClock::new(deadline),
             queue: Queue::default(),
@@ -165,7 +163,7 @@ impl SendQueue {
         };
         Self {
             route,
-            is_of_slot,
+            has_one_slot,
             state: Mutex::new(state),
         }
     }
@@ -177,13 +175,13 @@ impl SendQueue {
 }
 
 /// The right to send the next call of a queue.
-struct Turn {
+struct SendTurn {
     sender: Arc<Sender>,
     queue: Arc<SendQueue>,
     is_over: bool,
 }
 
-impl Turn {
+impl SendTurn {
     /// Sends calls until no check waits, or another turn takes over.
     async fn run(mut self) {
         while !self.is_over {
@@ -214,8 +212,10 @@ impl Turn {
         let first = first?;
         let mut deadline = Deadline::new(sender.client.deadline);
         let reserved = pin!(queue.route.reserve(&mut deadline));
-        let reserved = self.expiring(reserved, Awaited::Line, now, Some(first));
-        match reserved.await {
+        match self
+            .expiring(reserved, Awaited::Line, now, Some(first))
+            .await
+        {
             Ok(line) => Some(line),
             // The time of the first check is over. Later ones wait for their own.
             Err(failure) if failure.is_late() => None,
@@ -250,8 +250,9 @@ impl Turn {
         let margin = sender.client.reply_margin(&queue.route);
         let mut state = queue.lock();
         let now = state.clock.look();
-        let late_error = |waiter: &mut Waiter| sender.unsent_error(queue, waiter, now);
-        let entries = state.queue.take(now.running.after(margin), &late_error);
+        let entries = state.queue.take(now.running.after(margin), &|waiter| {
+            sender.unsent_error(queue, waiter, now)
+        });
         state.is_taking = false;
         if entries.is_empty() {
             state.turns -= 1;
@@ -271,7 +272,6 @@ impl Turn {
         state.is_taking = true;
     }
 
-    /// Sends one call, and answers the waiters.
     async fn send(&self, line: Line, mut entries: Vec<QueueEntry>, now: Moment) {
         let Sender { client, .. } = &*self.sender;
         let route = &self.queue.route;
@@ -303,7 +303,7 @@ impl Turn {
     fn divide(&self, entries: Vec<QueueEntry>, error: &Error) {
         let client = &self.sender.client;
         let now = self.queue.lock().clock.look();
-        let is_final = entries.len() == 1 || self.queue.is_of_slot;
+        let is_final = entries.len() == 1 || self.queue.has_one_slot;
         for mut entry in entries {
             let mut subjects = entry.levels().iter().map(|level| level.check().subject);
             if client.names.are_in_several_slots(subjects.clone()) {
@@ -334,30 +334,37 @@ impl Turn {
         mut now: Moment,
         mut queued: Option<RunningTime>,
     ) -> T {
-        let (Self { sender, queue, .. }, sent_at) = (self, now.at);
+        let sent_at = now.at;
         loop {
-            let deadlines = awaited.next_deadline().into_iter().chain(queued);
-            let first = deadlines.min();
+            let first = awaited.next_deadline().into_iter().chain(queued).min();
             let is_over = first.is_some_and(|first| first <= now.running);
-            let outcome = match is_over {
-                true => Deadline::last_read(call.as_mut()).await,
-                false => now.wait(first, call.as_mut()).await,
+            let outcome = if is_over {
+                Deadline::last_read(call.as_mut()).await
+            } else {
+                now.wait(first, call.as_mut()).await
             };
             if let Some(outcome) = outcome {
                 return outcome;
             }
             if is_over {
-                let late_error =
-                    |waiter: &mut Waiter| Some(sender.late_error(queue, waiter, now, sent_at));
-                awaited.expire(now.running, &late_error);
-                let late_error = |waiter: &mut Waiter| sender.unsent_error(queue, waiter, now);
-                let expired = queue.lock().queue.expire(now.running, &late_error);
-                if let (Awaited::Line, Some(error)) = (&awaited, expired) {
-                    // The server let no call through in this time. That counts once, however many checks it fails.
-                    sender.client.record(&queue.route, None, Err(&error));
-                }
+                self.fail_late(&mut awaited, now, sent_at);
             }
-            (now, queued) = queue.lock().look();
+            (now, queued) = self.queue.lock().look();
+        }
+    }
+
+    /// Fails the waiters past their deadline: of the call that was sent at `sent_at`, and in the queue.
+    fn fail_late(&self, awaited: &mut Awaited<'_, '_>, now: Moment, sent_at: Instant) {
+        let Self { sender, queue, .. } = self;
+        awaited.expire(now.running, &|waiter| {
+            Some(sender.late_error(queue, waiter, now, sent_at))
+        });
+        let expired = queue.lock().queue.expire(now.running, &|waiter| {
+            sender.unsent_error(queue, waiter, now)
+        });
+        if let (Awaited::Line, Some(error)) = (awaited, expired) {
+            // The server let no call through in this time. That counts once, however many checks it fails.
+            sender.client.record(&queue.route, None, Err(&error));
         }
     }
 }
@@ -373,10 +380,10 @@ impl Awaited<'_, '_> {
     fn next_deadline(&self) -> Option<RunningTime> {
         match self {
             Self::Line => None,
-            Self::Reply(waiters) => {
-                let each = waiters.iter();
-                each.filter_map(|waiters| waiters.next_deadline()).min()
-            }
+            Self::Reply(waiters) => waiters
+                .iter()
+                .filter_map(|waiters| waiters.next_deadline())
+                .min(),
         }
     }
 
@@ -389,7 +396,7 @@ impl Awaited<'_, '_> {
     }
 }
 
-impl Drop for Turn {
+impl Drop for SendTurn {
     fn drop(&mut self) {
         if self.is_over {
             return;

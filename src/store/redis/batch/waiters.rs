@@ -39,7 +39,6 @@ impl Waiters {
         self.0.len()
     }
 
-    /// Removes the first `count` waiters and returns them.
     pub(super) fn split_off_first(&mut self, count: usize) -> Self {
         Self(self.0.drain(..count).collect())
     }

@@ -19,7 +19,6 @@ pub(crate) struct CallNumber(u32);
 static NEXT: LazyLock<AtomicU32> = LazyLock::new(|| AtomicU32::new(random()));
 
 impl CallNumber {
-    /// Returns the number of the next call.
     pub(crate) fn next() -> Self {
         Self(NEXT.fetch_add(1, Ordering::Relaxed))
     }

@@ -1,7 +1,13 @@
 //! Plans a call: which values its entries have, and in which order the script sees them.
+#![cfg_attr(
+    not(test),
+    expect(
+        clippy::indexing_slicing,
+        reason = "a level has the index of its count, and a group the positions of its numbers"
+    )
+)]
 
 use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 use std::mem;
 use std::ops::Range;
 use std::time::Duration;
@@ -13,8 +19,8 @@ use super::fields::{
     CALL_FIELDS, GROUP_FIELDS, KEY_FIELDS, LEVEL_FIELDS, LIST_FIELDS, QUOTA_FIELDS,
 };
 use crate::decision::Holding;
-use crate::key::HashFingerprint;
-use crate::quota::{Algorithm, Quota};
+use crate::key::{Fingerprint, HashFingerprint};
+use crate::quota::Algorithm;
 use crate::store::requests::{Check, OwnedCheck, Subject};
 
 /// Identical checks, of one level or several. The script decides them one after the other, as if each had
@@ -54,10 +60,11 @@ impl<'a> BatchEntry<'a> {
         }
     }
 
-    /// Returns the shortest lease of the slots that the entry asks for.
     pub(crate) fn shortest_lease(&self) -> Option<Duration> {
-        let holdings = self.checks().filter_map(|check| check.holding);
-        holdings.map(|holding| holding.lease).min()
+        self.checks()
+            .filter_map(|check| check.holding)
+            .map(|holding| holding.lease)
+            .min()
     }
 
     fn checks(&self) -> impl Iterator<Item = Check<'a>> + use<'a> {
@@ -123,7 +130,7 @@ const NEVER_FITS: u64 = 1 << 32;
 const APART: u64 = 1 << 32;
 
 impl<'a> CallPlan<'a> {
-    pub(super) fn of(entries: &[BatchEntry<'a>]) -> Self {
+    pub(super) fn new(entries: &[BatchEntry<'a>]) -> Self {
         let mut plan = Self {
             lists: SmallVec::new(),
             counts: SmallVec::new(),
@@ -133,102 +140,27 @@ impl<'a> CallPlan<'a> {
             numbers: Vec::with_capacity(entries.len()),
             end_of_lists: CALL_FIELDS.len() as u64 + 1,
         };
-        let mut apart = Vec::new();
-        // The keys that a later entry may have too: the number of each, and the count that used it last.
-        let mut known = HashMap::<_, (u64, usize), HashFingerprint>::default();
-        let repeats = entries.iter().any(|entry| entry.may_repeat);
+        let mut builder = PlanBuilder {
+            plan: &mut plan,
+            apart: Vec::new(),
+            repeats: entries.iter().any(|entry| entry.may_repeat),
+            known: HashMap::default(),
+        };
         for (index, entry) in entries.iter().enumerate() {
-            let (first, mut levels) = (plan.numbers.len(), SmallVec::<[ScriptLevel; 2]>::new());
-            let (mut is_new, mut fits) = (true, true);
-            for (check_index, check) in entry.checks().enumerate() {
-                for count in plan.counts_of(&check) {
-                    let Some((_, facts)) = plan.counts.get(count) else {
-                        continue;
-                    };
-                    let (name, is_apart) = (facts.name, facts.is_apart());
-                    let leaves_out = facts.quotas().any(|quota| quota.leaves_out(check.cost));
-                    let mut new_key = || {
-                        let keys = if is_apart { &mut apart } else { &mut plan.keys };
-                        keys.push((check.subject, name));
-                        keys.len() as u64 + if is_apart { APART } else { 0 }
-                    };
-                    let number = if repeats {
-                        match known.entry((check.fingerprint(), name)) {
-                            Entry::Occupied(mut known) => {
-                                is_new = false;
-                                let (number, last_count) = known.get_mut();
-                                fits &= mem::replace(last_count, count) == count;
-                                *number
-                            }
-                            Entry::Vacant(unknown) => unknown.insert((new_key(), count)).0,
-                        }
-                    } else {
-                        new_key()
-                    };
-                    plan.numbers.push(number);
-                    levels.push(ScriptLevel {
-                        check: check_index,
-                        count,
-                        cost: match name.value {
-                            Value::InFlight => {
-                                check.holding.map_or(0, |holding| holding.wanted.into())
-                            }
-                            _ if leaves_out && entry.count > 0 => NEVER_FITS,
-                            _ => check.cost.into(),
-                        },
-                    });
-                }
-            }
-            let (is_single, more) = (levels.len() == 1, entry.more());
-            let is_usual = |level: &ScriptLevel| {
-                level.cost > 0 && plan.count(level).is_some_and(Count::is_usual)
-            };
-            let group = Group {
-                is_usual: is_single
-                    && is_new
-                    && (entry.count, more) == (1, 0)
-                    && levels.iter().all(is_usual),
-                is_shared: !is_single && !is_new,
-                entries: index..index + 1,
-                checks: entry.levels.len(),
-                count: entry.count,
-                more,
-                levels,
-                numbers: first..plan.numbers.len(),
-            };
-            // The script knows the keys of a group of one level by the first one.
-            let follows = || matches!(plan.numbers.get(first.saturating_sub(1)..), Some([last, own]) if last + 1 == *own);
-            match plan.groups.last_mut() {
-                Some(last)
-                    if fits && (!is_single || is_new && follows()) && last.is_like(&group) =>
-                {
-                    last.is_shared |= group.is_shared;
-                    last.entries.end = group.entries.end;
-                    last.numbers.end = group.numbers.end;
-                }
-                _ => plan.groups.push(group),
-            }
+            builder.add(index, entry);
         }
-        plan.read_first = plan.keys.len() as u64;
-        plan.keys.append(&mut apart);
-        for number in plan.numbers.iter_mut().filter(|number| **number > APART) {
-            *number = *number - APART + plan.read_first;
-        }
-        // These scripts have no loop.
-        if let None | Some(Algorithm::SortedSetLog | Algorithm::InFlight) = plan.algorithm() {
-            for group in &mut plan.groups {
-                group.is_usual = false;
-            }
-        }
+        builder.finish();
         plan
     }
 
-    /// Returns the indexes of the counts of a check.
-    fn counts_of(&mut self, check: &Check<'a>) -> Range<usize> {
+    /// The indexes of the counts of a check, which are added if no earlier check has them.
+    fn add_counts(&mut self, check: &Check<'a>) -> Range<usize> {
         let subject = check.subject;
         let holding = check.holding.filter(|_| subject.quotas.has_slots());
-        let mut lists = self.lists.iter();
-        let known = lists.find(|list| list.subject.counts_like(subject) && list.holding == holding);
+        let known = self
+            .lists
+            .iter()
+            .find(|list| list.subject.counts_like(subject) && list.holding == holding);
         if let Some(QuotaList { counts, .. }) = known {
             return counts.clone();
         }
@@ -251,28 +183,176 @@ impl<'a> CallPlan<'a> {
     /// Returns the algorithm of all quotas, or `None` if they are counted by several. [`Algorithm::InFlight`] may stand beside
     /// any other.
     pub(super) fn algorithm(&self) -> Option<Algorithm> {
-        let mut counts = self.counts.iter();
-        if counts.any(|(_, count)| count.name.value == Value::InFlight) {
+        let has_slots = self
+            .counts
+            .iter()
+            .any(|(_, count)| count.name.value == Value::InFlight);
+        if has_slots {
             return Some(Algorithm::InFlight);
         }
-        let script = |quota: &Quota| quota.algorithm().script();
         let mut quotas = self
             .lists
             .iter()
             .flat_map(|list| list.subject.quotas.iter());
-        let first = quotas.next()?;
-        let is_same = quotas.all(|quota| script(quota) == script(first));
-        is_same.then(|| first.algorithm())
+        let first = quotas.next()?.algorithm();
+        let is_same = quotas.all(|quota| quota.algorithm().script() == first.script());
+        is_same.then_some(first)
     }
 
-    /// Returns what a level counts.
-    pub(super) fn count(&self, level: &ScriptLevel) -> Option<&Count<'a>> {
-        Some(&self.counts.get(level.count)?.1)
+    pub(super) fn count(&self, level: &ScriptLevel) -> &Count<'a> {
+        let (_, count) = &self.counts[level.count];
+        count
     }
 
-    /// Returns the numbers of the keys of a group, level by level of each entry.
-    pub(super) fn numbers_of(&self, group: &Group) -> &[u64] {
-        self.numbers.get(group.numbers.clone()).unwrap_or_default()
+    /// The numbers of the keys of a group, level by level of each entry.
+    pub(super) fn key_numbers(&self, group: &Group) -> &[u64] {
+        &self.numbers[group.numbers.clone()]
+    }
+}
+
+/// A plan that lacks entries, and how their keys are numbered.
+struct PlanBuilder<'p, 'a> {
+    plan: &'p mut CallPlan<'a>,
+    /// The values that are not read before the script decides.
+    apart: Vec<(Subject<'a>, ValueName)>,
+    /// Whether an entry may have a key of an earlier one.
+    repeats: bool,
+    /// The keys that a later entry may have too.
+    known: HashMap<(Fingerprint, ValueName), KnownKey, HashFingerprint>,
+}
+
+struct KnownKey {
+    number: u64,
+    /// The count that used it last.
+    last_count: usize,
+}
+
+/// The number of a key in the use of one count.
+struct NumberedKey {
+    number: u64,
+    is_new: bool,
+    /// Whether no other count has used the key since this one.
+    has_same_count: bool,
+}
+
+impl<'a> PlanBuilder<'_, 'a> {
+    fn add(&mut self, index: usize, entry: &BatchEntry<'a>) {
+        let first = self.plan.numbers.len();
+        let mut levels = SmallVec::<[ScriptLevel; 2]>::new();
+        let mut is_new = true;
+        let mut fits = true;
+        for (check_index, check) in entry.checks().enumerate() {
+            for count in self.plan.add_counts(&check) {
+                let key = self.number_key(&check, count);
+                is_new &= key.is_new;
+                fits &= key.has_same_count;
+                self.plan.numbers.push(key.number);
+                let (_, facts) = &self.plan.counts[count];
+                levels.push(ScriptLevel {
+                    check: check_index,
+                    count,
+                    cost: script_cost(facts, &check, entry.count),
+                });
+            }
+        }
+        let is_single = levels.len() == 1;
+        let more = entry.more();
+        let is_usual = is_single
+            && is_new
+            && entry.count == 1
+            && more == 0
+            && levels
+                .iter()
+                .all(|level| level.cost > 0 && self.plan.count(level).is_usual());
+        let group = Group {
+            is_usual,
+            is_shared: !is_single && !is_new,
+            entries: index..index + 1,
+            checks: entry.levels.len(),
+            count: entry.count,
+            more,
+            levels,
+            numbers: first..self.plan.numbers.len(),
+        };
+        let may_join = fits && (!is_single || is_new && self.follows(first));
+        match self.plan.groups.last_mut() {
+            Some(last) if may_join && last.is_like(&group) => last.join(&group),
+            _ => self.plan.groups.push(group),
+        }
+    }
+
+    fn number_key(&mut self, check: &Check<'a>, count: usize) -> NumberedKey {
+        let (_, facts) = &self.plan.counts[count];
+        let name = facts.name;
+        let is_apart = facts.is_apart();
+        if !self.repeats {
+            return NumberedKey {
+                number: self.add_key(check.subject, name, is_apart),
+                is_new: true,
+                has_same_count: true,
+            };
+        }
+        let key = (check.fingerprint(), name);
+        if let Some(known) = self.known.get_mut(&key) {
+            let last_count = mem::replace(&mut known.last_count, count);
+            return NumberedKey {
+                number: known.number,
+                is_new: false,
+                has_same_count: last_count == count,
+            };
+        }
+        let number = self.add_key(check.subject, name, is_apart);
+        let last_count = count;
+        self.known.insert(key, KnownKey { number, last_count });
+        NumberedKey {
+            number,
+            is_new: true,
+            has_same_count: true,
+        }
+    }
+
+    fn add_key(&mut self, subject: Subject<'a>, name: ValueName, is_apart: bool) -> u64 {
+        if is_apart {
+            self.apart.push((subject, name));
+            self.apart.len() as u64 + APART
+        } else {
+            self.plan.keys.push((subject, name));
+            self.plan.keys.len() as u64
+        }
+    }
+
+    /// Whether the number at this position is the next one: the script knows the keys of a group of one level by the first.
+    fn follows(&self, position: usize) -> bool {
+        let numbers = &self.plan.numbers;
+        position > 0 && numbers[position - 1] + 1 == numbers[position]
+    }
+
+    fn finish(self) {
+        let Self {
+            plan, mut apart, ..
+        } = self;
+        plan.read_first = plan.keys.len() as u64;
+        plan.keys.append(&mut apart);
+        for number in plan.numbers.iter_mut().filter(|number| **number > APART) {
+            *number = *number - APART + plan.read_first;
+        }
+        // These scripts have no loop.
+        if let None | Some(Algorithm::SortedSetLog | Algorithm::InFlight) = plan.algorithm() {
+            for group in &mut plan.groups {
+                group.is_usual = false;
+            }
+        }
+    }
+}
+
+/// What the script charges to a count. An entry of 0 checks is a charge, which is made even beyond the limits.
+fn script_cost(count: &Count<'_>, check: &Check<'_>, checks: u32) -> u64 {
+    if count.name.value == Value::InFlight {
+        check.holding.map_or(0, |holding| holding.wanted.into())
+    } else if checks > 0 && count.quotas().any(|quota| quota.leaves_out(check.cost)) {
+        NEVER_FITS
+    } else {
+        check.cost.into()
     }
 }
 
@@ -282,6 +362,13 @@ impl Group {
         self.is_usual == other.is_usual
             && (self.checks, self.count, self.more) == (other.checks, other.count, other.more)
             && self.levels == other.levels
+    }
+
+    /// The entries of `next` follow those of this group.
+    fn join(&mut self, next: &Self) {
+        self.is_shared |= next.is_shared;
+        self.entries.end = next.entries.end;
+        self.numbers.end = next.numbers.end;
     }
 
     /// Returns how many keys the call names: of a group of one level, the first one.

@@ -26,7 +26,7 @@ pub(in crate::store::redis) enum Value {
 }
 
 impl Value {
-    pub(super) fn of(quota: &Quota, lease: u64) -> Self {
+    pub(super) fn new(quota: &Quota, lease: u64) -> Self {
         let window = quota.counted_micros(lease);
         match quota.algorithm() {
             Algorithm::SlidingLog => Self::Log,
@@ -67,9 +67,9 @@ pub(in crate::store::redis) struct ValueName {
 }
 
 impl ValueName {
-    fn of(quota: &Quota, lease: u64) -> Self {
+    fn new(quota: &Quota, lease: u64) -> Self {
         Self {
-            value: Value::of(quota, lease),
+            value: Value::new(quota, lease),
             soft: quota.soft_count(),
         }
     }
@@ -99,12 +99,13 @@ pub(in crate::store::redis) struct Count<'a> {
 }
 
 impl<'a> Count<'a> {
-    /// Returns the counts of a request. Counts of one kind of value have the same order in every list of quotas.
+    /// Counts of one kind of value have the same order in every list of quotas.
     pub(in crate::store::redis) fn all(subject: Subject<'a>) -> SmallVec<[Self; 1]> {
-        let (quotas, lease) = (subject.quotas, subject.lease_micros);
+        let quotas = subject.quotas;
+        let lease = subject.lease_micros;
         let mut counts = SmallVec::<[Self; 1]>::new();
         for quota in quotas.iter().enumerate() {
-            let name = ValueName::of(quota.1, lease);
+            let name = ValueName::new(quota.1, lease);
             match counts.iter_mut().find(|count| count.name == name) {
                 Some(count) => count.quotas.push(quota),
                 None => counts.push(Self {
@@ -156,17 +157,14 @@ impl<'a> Count<'a> {
         self.quotas.iter().map(|(_, quota)| *quota)
     }
 
-    /// Returns the part of a check that concerns a quota of this count.
     pub(super) fn quota_check<'q>(&self, quota: &'q Quota, cost: u32, time: u64) -> QuotaCheck<'q> {
         QuotaCheck::new(quota, self.share, self.lease, cost, time)
     }
 
-    /// Returns how long a unit of a quota counts.
     pub(super) fn counted_micros(&self, quota: &Quota) -> u64 {
         quota.counted_micros(self.lease)
     }
 
-    /// Returns whether this is the count of a soft quota.
     pub(super) fn is_soft(&self) -> bool {
         self.name.soft.is_some()
     }
@@ -183,10 +181,11 @@ impl<'a> Count<'a> {
 
     /// The time to live of a value that is charged now.
     pub(super) fn ttl_millis(&self) -> u64 {
-        let windows = self
+        let longest = self
             .quotas()
-            .map(|quota| quota.longest_counted_micros(self.lease));
-        time_to_live_millis(windows.max().unwrap_or_default())
+            .map(|quota| quota.longest_counted_micros(self.lease))
+            .max();
+        time_to_live_millis(longest.unwrap_or_default())
     }
 
     /// Returns whether the loop of a script may decide a check: it computes in microseconds, not in longer ticks.
@@ -216,26 +215,28 @@ pub(super) type Header = SmallVec<[u8; 16]>;
 /// Returns the bytes that name a counter in its row, or the longest window of a log.
 fn header(quota: &Quota, lease: u64) -> Header {
     let window = quota.counted_micros(lease);
-    let mut header = Header::new();
-    let mut counter = |code| {
-        let [_, _, micros @ ..] = window.to_be_bytes();
-        header.push(code);
-        header.extend_from_slice(&micros);
-    };
     match quota.algorithm() {
-        Algorithm::FixedWindow => counter(b'f'),
-        Algorithm::SlidingCounter => counter(b'c'),
-        Algorithm::Gcra => counter(b'g'),
+        Algorithm::FixedWindow => counter_header(b'f', window),
+        Algorithm::SlidingCounter => counter_header(b'c', window),
+        Algorithm::Gcra => counter_header(b'g', window),
         Algorithm::SlidingLog | Algorithm::SlidingBuckets(_) => {
+            let mut header = Header::new();
             header.push(b'l');
-            header.extend_from_slice(&packed_counter::double_of(window).to_be_bytes());
+            header.extend_from_slice(&packed_counter::double_bits(window).to_be_bytes());
+            header
         }
-        Algorithm::SortedSetLog | Algorithm::InFlight => {}
+        Algorithm::SortedSetLog | Algorithm::InFlight => Header::new(),
     }
+}
+
+fn counter_header(code: u8, window: u64) -> Header {
+    let [_, _, micros @ ..] = window.to_be_bytes();
+    let mut header = Header::new();
+    header.push(code);
+    header.extend_from_slice(&micros);
     header
 }
 
-/// Appends the share that asks, and the shares of a quota.
 fn push_shares(asking: Option<ShareId>, quota: &Quota, header: &mut Header) {
     header.extend_from_slice(&asking.map_or([0; 4], ShareId::bytes));
     for share in quota.share_list().iter() {
@@ -252,7 +253,7 @@ const MESSAGE: usize = 33;
 /// Returns the message of a holder, as `in_flight.lua` reads it. What the holder wants is the cost.
 fn message(holding: &Holding) -> Header {
     let mut message = Header::from_slice(&holding.holder);
-    let sequence = packed_counter::double_of(holding.sequence);
+    let sequence = packed_counter::double_bits(holding.sequence);
     message.extend_from_slice(&sequence.to_be_bytes());
     for number in [holding.held, holding.lease_millis()] {
         message.extend_from_slice(&number.to_be_bytes());

@@ -1,15 +1,24 @@
 //! Decodes the replies of the script.
+#![cfg_attr(
+    not(test),
+    expect(
+        clippy::indexing_slicing,
+        reason = "a group has the indexes of its entries, and a level that of its check"
+    )
+)]
+
+use std::mem;
 
 use redis::Value as RedisValue;
 use rmp::{Marker, decode};
 use smallvec::SmallVec;
 
 use super::call_number::split_packed;
-use super::call_plan::{BatchEntry, CallPlan, Group};
+use super::call_plan::{BatchEntry, CallPlan, Group, ScriptLevel};
 use super::counts::{Count, Value};
 use super::errors::{self, malformed_reply};
 use super::last_reply::LastReply;
-use super::packed_counter;
+use super::packed_counter::{self, TakenCounter};
 use super::server_name::ServerName;
 use crate::algorithm::CountState;
 use crate::decision::{Answers, QuotaAnswer, Receipt, Source, Wait};
@@ -40,47 +49,34 @@ pub(crate) fn decode_replies(
         server,
         nonsense: None,
     };
-    reader.time = reader.number_of_call()?;
-    let mut charges = Vec::with_capacity(entries.len());
-    charges.resize_with(entries.len(), || None);
-    // First what a loop has decided, then what it has left and all other groups.
-    for is_of_loop in [true, false] {
-        for group in plan
-            .groups
-            .iter()
-            .filter(|group| group.is_usual || !is_of_loop)
-        {
-            let own = charges.get_mut(group.entries.clone()).unwrap_or_default();
-            let of_group = entries.get(group.entries.clone()).unwrap_or_default();
-            for (charge, entry) in own.iter_mut().zip(of_group) {
-                if charge.is_none() && !(is_of_loop && reader.skip_false()) {
-                    *charge = Some(reader.charge(entry, group)?);
-                }
-            }
-            if group.is_shared {
-                reader.shared(group, own)?;
-            }
-        }
-    }
+    reader.time = reader.required_number()?;
+    let mut replies = reader.read_entries(entries)?;
     if !reader.rest.is_empty() {
         return Err(malformed_reply("more values than expected", server));
     }
-    let groups = plan
-        .groups
-        .iter()
-        .flat_map(|group| group.entries.clone().map(move |_| group));
     let mut answers = Vec::with_capacity(entries.len());
-    for (group, charge) in groups.zip(charges.iter_mut().flatten()) {
-        answers.push(match charge {
-            Ok(charge) => Ok(reader.answers_of_entry(group, charge)),
-            Err(error) => Err(error.clone()),
-        });
+    for group in &plan.groups {
+        for reply in &mut replies[group.entries.clone()] {
+            answers.push(match reply {
+                EntryReply::Charged(charge) => Ok(reader.entry_answers(group, charge)),
+                EntryReply::Failed(error) => Err(error.clone()),
+                EntryReply::Unread => Err(reader.malformed("no answer")),
+            });
+        }
     }
     Ok(answers)
 }
 
+/// What a reply says about an entry.
+enum EntryReply {
+    /// A loop of the script has left it, and it comes later in the reply.
+    Unread,
+    Charged(EntryCharge),
+    Failed(Error),
+}
+
 /// The reply of the script to an entry.
-struct Charge {
+struct EntryCharge {
     /// The checks that were admitted.
     admitted: u64,
     /// The units that were charged beyond the cost.
@@ -99,13 +95,23 @@ struct CountReply {
     refused: SmallVec<[QuotaAnswer; 1]>,
 }
 
-/// Returns the units that a check of this cost has charged.
 fn units(cost: u64, extra: u32) -> u64 {
     if cost == 0 {
         0
     } else {
         cost + u64::from(extra)
     }
+}
+
+const OTHER_COUNTERS: &str = "counters of another shape";
+
+/// A charge to a value that other entries of its group charge too. In the order of the reply.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct SharedCharge {
+    number: u64,
+    entry: usize,
+    level: usize,
+    units: u64,
 }
 
 /// Reads a packed reply from front to back.
@@ -120,109 +126,146 @@ struct ReplyReader<'r, 'a> {
 }
 
 impl<'r> ReplyReader<'r, '_> {
-    /// Reads the reply to an entry. The outer error makes the rest unreadable too.
-    fn charge(
-        &mut self,
-        entry: &BatchEntry<'_>,
-        group: &Group,
-    ) -> Result<Result<Charge, Error>, Error> {
+    fn read_entries(&mut self, entries: &[BatchEntry<'_>]) -> Result<Vec<EntryReply>, Error> {
+        let plan = self.plan;
+        let mut replies = Vec::with_capacity(entries.len());
+        replies.resize_with(entries.len(), || EntryReply::Unread);
+        // First what a loop has decided, then what it has left and all other groups.
+        for group in plan.groups.iter().filter(|group| group.is_usual) {
+            for index in group.entries.clone() {
+                if !self.skip_false() {
+                    replies[index] = self.read_entry(&entries[index], group)?;
+                }
+            }
+        }
+        for group in &plan.groups {
+            for index in group.entries.clone() {
+                if matches!(replies[index], EntryReply::Unread) {
+                    replies[index] = self.read_entry(&entries[index], group)?;
+                }
+            }
+            if group.is_shared {
+                self.read_shared(group, &mut replies[group.entries.clone()])?;
+            }
+        }
+        Ok(replies)
+    }
+
+    /// An error makes the rest of the reply unreadable too.
+    fn read_entry(&mut self, entry: &BatchEntry<'_>, group: &Group) -> Result<EntryReply, Error> {
         if let Some(text) = self.bytes()? {
             let text = String::from_utf8_lossy(text);
-            return Ok(Err(errors::from_script(&text, self.server)));
+            return Ok(EntryReply::Failed(errors::from_script(&text, self.server)));
         }
-        let (mut admitted, mut extra) = (self.number_of_call()?, 0);
+        let mut admitted = self.required_number()?;
+        let mut extra = 0;
         if entry.more() > 0 {
             // The number of charged units stands in place of the number of admitted checks.
             let cost = group.levels.first().map_or(0, |level| level.cost);
             extra = u32::try_from(admitted.saturating_sub(cost)).unwrap_or(u32::MAX);
             admitted = admitted.min(1);
         }
-        let count = u64::from(entry.count);
-        if admitted > count || extra > entry.more() {
+        if admitted > u64::from(entry.count) || extra > entry.more() {
             return Err(self.malformed("more checks admitted than sent"));
         }
-        let mut charge = Charge {
+        let mut charge = EntryCharge {
             admitted,
             extra,
             levels: SmallVec::new(),
         };
-        let plan = self.plan;
         for level in &group.levels {
-            let mut replied = CountReply::default();
-            if let Some(count_of_level) = plan.count(level) {
-                let mut own = admitted;
-                if count_of_level.is_soft() {
-                    own = self.number_of_call()?;
-                    if own > admitted {
-                        return Err(self.malformed("more checks charged than admitted"));
-                    }
-                }
-                replied.charged_checks = own;
-                if own > 0 && level.cost > 0 && !group.is_shared {
-                    replied.charged = self.charged(count_of_level)?;
-                    replied.later_units = own * units(level.cost, extra);
-                }
-                if own < count || level.cost == 0 || count == 0 {
-                    let cost = if count == 0 { 0 } else { level.cost };
-                    replied.refused = self.refused(count_of_level, cost)?;
-                }
-            }
-            charge.levels.push(replied);
+            let reply = self.read_level(level, group, &charge)?;
+            charge.levels.push(reply);
         }
-        Ok(self.take_nonsense().map_or(Ok(charge), Err))
+        Ok(match self.take_nonsense() {
+            None => EntryReply::Charged(charge),
+            Some(error) => EntryReply::Failed(error),
+        })
+    }
+
+    fn read_level(
+        &mut self,
+        level: &ScriptLevel,
+        group: &Group,
+        charge: &EntryCharge,
+    ) -> Result<CountReply, Error> {
+        let count = self.plan.count(level);
+        let mut reply = CountReply {
+            charged_checks: charge.admitted,
+            ..CountReply::default()
+        };
+        if count.is_soft() {
+            reply.charged_checks = self.required_number()?;
+            if reply.charged_checks > charge.admitted {
+                return Err(self.malformed("more checks charged than admitted"));
+            }
+        }
+        if reply.charged_checks > 0 && level.cost > 0 && !group.is_shared {
+            reply.charged = self.charged(count)?;
+            reply.later_units = reply.charged_checks * units(level.cost, charge.extra);
+        }
+        let checks = u64::from(group.count);
+        if reply.charged_checks < checks || level.cost == 0 || checks == 0 {
+            let cost = if checks == 0 { 0 } else { level.cost };
+            reply.refused = self.refused(count, cost)?;
+        }
+        Ok(reply)
     }
 
     /// Reads the replies of the values of a group that shares them, in the order of their numbers. Each is the reply to the
     /// last of its charges.
-    fn shared(
-        &mut self,
-        group: &Group,
-        charges: &mut [Option<Result<Charge, Error>>],
-    ) -> Result<(), Error> {
-        let plan = self.plan;
-        let numbers = plan.numbers_of(group).chunks(group.levels.len().max(1));
-        let mut uses = Vec::new();
-        for (entry, (charge, own)) in charges.iter().zip(numbers).enumerate() {
-            let Some(Ok(charge)) = charge else {
-                continue;
-            };
-            for (index, (level, number)) in group.levels.iter().zip(own).enumerate() {
-                let replied = charge.levels.get(index);
-                let checks = replied.map_or(0, |replied| replied.charged_checks);
-                let units = checks * units(level.cost, charge.extra);
-                if units > 0 {
-                    uses.push((*number, entry, index, units));
-                }
-            }
-        }
-        uses.sort_unstable();
-        for uses in uses.chunk_by(|(one, ..), (next, ..)| one == next) {
-            let count_of =
-                |(_, _, index, _): &(_, _, usize, _)| plan.count(group.levels.get(*index)?);
-            let Some(count) = uses.first().and_then(count_of) else {
-                continue;
-            };
-            let (replies, nonsense) = (self.charged(count)?, self.take_nonsense());
+    fn read_shared(&mut self, group: &Group, entries: &mut [EntryReply]) -> Result<(), Error> {
+        let mut charges = self.shared_charges(group, entries);
+        charges.sort_unstable();
+        for charges in charges.chunk_by(|one, next| one.number == next.number) {
+            let count = self.plan.count(&group.levels[charges[0].level]);
+            let last = self.charged(count)?;
+            let nonsense = self.take_nonsense();
             let mut later_units = 0;
-            for (_, entry, index, units) in uses.iter().rev() {
-                later_units += units;
-                let charge = charges.get_mut(*entry).and_then(Option::as_mut);
-                match (charge, &nonsense) {
-                    (Some(charge), Some(error)) => *charge = Err(error.clone()),
-                    (Some(Ok(charge)), None) => {
-                        if let Some(replied) = charge.levels.get_mut(*index) {
-                            (replied.charged, replied.later_units) = (replies.clone(), later_units);
-                        }
-                    }
-                    _ => {}
+            for charge in charges.iter().rev() {
+                later_units += charge.units;
+                let entry = &mut entries[charge.entry];
+                if let Some(error) = &nonsense {
+                    *entry = EntryReply::Failed(error.clone());
+                } else if let EntryReply::Charged(own) = entry {
+                    let level = &mut own.levels[charge.level];
+                    level.charged = last.clone();
+                    level.later_units = later_units;
                 }
             }
         }
         Ok(())
     }
 
+    fn shared_charges(&self, group: &Group, entries: &[EntryReply]) -> Vec<SharedCharge> {
+        let numbers = self.plan.key_numbers(group);
+        let mut charges = Vec::new();
+        for (entry, (reply, numbers)) in entries
+            .iter()
+            .zip(numbers.chunks(group.levels.len().max(1)))
+            .enumerate()
+        {
+            let EntryReply::Charged(charge) = reply else {
+                continue;
+            };
+            for (index, level) in group.levels.iter().enumerate() {
+                let checks = charge.levels[index].charged_checks;
+                let units = checks * units(level.cost, charge.extra);
+                if units > 0 {
+                    charges.push(SharedCharge {
+                        number: numbers[index],
+                        entry,
+                        level: index,
+                        units,
+                    });
+                }
+            }
+        }
+        charges
+    }
+
     /// Returns the answers to the checks of an entry. Those that were refused, or charge nothing, get the same answer.
-    fn answers_of_entry(&self, group: &Group, charge: &mut Charge) -> EntryAnswers {
+    fn entry_answers(&self, group: &Group, charge: &mut EntryCharge) -> EntryAnswers {
         let is_free = group.levels.iter().all(|level| level.cost == 0);
         let admitted = if is_free { 0 } else { charge.admitted };
         let mut all = EntryAnswers::new();
@@ -258,14 +301,12 @@ impl<'r> ReplyReader<'r, '_> {
     fn answers(
         &self,
         group: &Group,
-        charge: &Charge,
+        charge: &EntryCharge,
         reply: impl Fn(&CountReply, (&Count<'_>, &Quota), usize) -> Option<QuotaAnswer>,
     ) -> Answers {
         let mut quota_answers = SmallVec::<[((usize, usize), QuotaAnswer); 4]>::new();
         for (level, replied) in group.levels.iter().zip(&charge.levels) {
-            let Some(count) = self.plan.count(level) else {
-                continue;
-            };
+            let count = self.plan.count(level);
             for (at, (place, quota)) in count.quotas.iter().enumerate() {
                 let answer = reply(replied, (count, quota), at);
                 quota_answers.extend(answer.map(|answer| ((level.check, *place), answer)));
@@ -278,9 +319,7 @@ impl<'r> ReplyReader<'r, '_> {
             answer.set_extra_units(charge.extra);
         }
         for ((check, _), quota_answer) in quota_answers {
-            if let Some(answer) = answers.get_mut(check) {
-                answer.push(quota_answer);
-            }
+            answers[check].push(quota_answer);
         }
         answers
     }
@@ -295,12 +334,13 @@ impl<'r> ReplyReader<'r, '_> {
             return Ok(replies);
         }
         for _ in &count.quotas {
-            let (used, reset) = (self.units()?, self.number()?);
-            let (reset, receipt) = match count.name.value {
-                Value::Buckets { .. } => (reset, Receipt::new(self.number()?, self.number()?)),
-                // The note about the holder.
-                Value::InFlight => (0, Receipt::new(reset, 0)),
-                _ => (reset, Receipt::default()),
+            let used = self.units()?;
+            let mut reset = self.number()?;
+            let receipt = match count.name.value {
+                Value::Buckets { .. } => Receipt::new(self.number()?, self.number()?),
+                // The note about the holder stands in its place.
+                Value::InFlight => Receipt::new(mem::take(&mut reset), 0),
+                _ => Receipt::default(),
             };
             replies.push(LastReply::Numbers {
                 used,
@@ -318,13 +358,14 @@ impl<'r> ReplyReader<'r, '_> {
         cost: u64,
     ) -> Result<SmallVec<[QuotaAnswer; 1]>, Error> {
         if count.name.value == Value::Row {
-            let (time, cost) = (self.time, u32::try_from(cost).unwrap_or(u32::MAX));
-            let counters = self.counters(count)?.into_iter().zip(count.quotas());
-            let answers = counters.map(|(mut counter, quota)| {
+            let time = self.time;
+            let cost = u32::try_from(cost).unwrap_or(u32::MAX);
+            let mut answers = SmallVec::new();
+            for (mut counter, quota) in self.counters(count)?.into_iter().zip(count.quotas()) {
                 let verdict = counter.evaluate(&count.quota_check(quota, cost, time));
-                QuotaAnswer::from(verdict).softened(quota)
-            });
-            return Ok(answers.collect());
+                answers.push(QuotaAnswer::from(verdict).softened(quota));
+            }
+            return Ok(answers);
         }
         let mut answers = SmallVec::new();
         for quota in count.quotas() {
@@ -348,30 +389,35 @@ impl<'r> ReplyReader<'r, '_> {
 
     /// Reads the counters of a row, for each quota of a count. Quotas with one header have one counter.
     fn counters(&mut self, count: &Count<'_>) -> Result<SmallVec<[CountState; 1]>, Error> {
-        let malformed = || malformed_reply("counters of another shape", self.server);
-        let mut bytes = self.bytes()?.ok_or_else(malformed)?;
+        let Some(mut bytes) = self.bytes()? else {
+            return Err(self.malformed(OTHER_COUNTERS));
+        };
         let mut counters = SmallVec::<[CountState; 1]>::new();
         let mut last = None;
         for quota in count.quotas() {
-            let (algorithm, own) = (quota.algorithm(), count.header(quota));
-            if last.as_ref() == Some(&own) {
+            let header = count.header(quota);
+            if last.as_ref() == Some(&header) {
                 counters.extend(counters.last().cloned());
                 continue;
             }
-            let counter = packed_counter::take(algorithm, &mut bytes).ok_or_else(malformed)?;
-            counters.push(counter.unwrap_or_else(|| {
-                self.nonsense = Some("a counter of numbers that are not whole");
-                CountState::empty(algorithm)
-            }));
-            last = Some(own);
+            let algorithm = quota.algorithm();
+            counters.push(match packed_counter::take(algorithm, &mut bytes) {
+                TakenCounter::Counter(counter) => counter,
+                TakenCounter::Nonsense => {
+                    self.nonsense = Some("a counter of numbers that are not whole");
+                    CountState::empty(algorithm)
+                }
+                TakenCounter::Missing => return Err(self.malformed(OTHER_COUNTERS)),
+            });
+            last = Some(header);
         }
-        match bytes.is_empty() {
-            true => Ok(counters),
-            false => Err(malformed()),
+        if bytes.is_empty() {
+            Ok(counters)
+        } else {
+            Err(self.malformed(OTHER_COUNTERS))
         }
     }
 
-    /// The error of a reply that cannot be read.
     fn malformed(&self, cause: &str) -> Error {
         malformed_reply(cause, self.server)
     }
@@ -389,7 +435,7 @@ impl<'r> ReplyReader<'r, '_> {
     }
 
     /// Reads a number that tells how to read what follows, so that nonsense makes the whole reply unreadable.
-    fn number_of_call(&mut self) -> Result<u64, Error> {
+    fn required_number(&mut self) -> Result<u64, Error> {
         let number = self.number()?;
         match self.nonsense {
             Some(cause) => Err(self.malformed(cause)),
@@ -424,11 +470,10 @@ impl<'r> ReplyReader<'r, '_> {
 
     /// Skips a `false`, if one comes next.
     fn skip_false(&mut self) -> bool {
-        let is_false = |rest: &mut &'r [u8]| decode::read_bool(rest).ok().filter(|truth| !truth);
-        self.next(is_false).is_some()
+        self.next(|rest| decode::read_bool(rest).ok().filter(|truth| !truth))
+            .is_some()
     }
 
-    /// Reads a value, if it is of this kind.
     fn next<T>(&mut self, read: impl FnOnce(&mut &'r [u8]) -> Option<T>) -> Option<T> {
         let mut rest = self.rest;
         let value = read(&mut rest)?;
@@ -447,8 +492,10 @@ impl<'r> ReplyReader<'r, '_> {
             let length = decode::read_str_len(rest).ok()?.try_into().ok()?;
             rest.split_off(..length)
         });
-        text.map(Some)
-            .ok_or_else(|| self.malformed("incomplete text"))
+        match text {
+            Some(text) => Ok(Some(text)),
+            None => Err(self.malformed("incomplete text")),
+        }
     }
 }
 
@@ -513,7 +560,7 @@ mod tests {
             })
             .collect();
         let server = ServerName::new("Redis", "127.0.0.1:6379");
-        let plan = CallPlan::of(&entries);
+        let plan = CallPlan::new(&entries);
         decode_replies(RedisValue::BulkString(reply), &server, &entries, &plan)
     }
 
@@ -585,7 +632,7 @@ mod tests {
         }];
         // Two of three are admitted. The log comes first, then the slots of the highest limit.
         let reply = [9, 2, 2, 17, 2, 0, 17, 7, 1, 7, 1, 7, 0, 2, 7, 1, 2];
-        let plan = CallPlan::of(&entries);
+        let plan = CallPlan::new(&entries);
         let reply = RedisValue::BulkString(packed(&numbers(&reply)));
         let server = ServerName::new("Redis", "127.0.0.1:6379");
         let answers = decode_replies(reply, &server, &entries, &plan).unwrap();

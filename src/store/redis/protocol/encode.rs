@@ -1,6 +1,14 @@
 //! Encodes checks, refunds, credits and resets as commands that call the scripts.
+#![cfg_attr(
+    not(test),
+    expect(
+        clippy::indexing_slicing,
+        reason = "a level has the index of its count in the plan"
+    )
+)]
 
 use std::io::{self, Write};
+use std::iter;
 
 use redis::RedisWrite;
 use rmp::encode;
@@ -35,7 +43,7 @@ pub(crate) fn encode_checks<'s, 'a>(
     clock: &ServerClock,
     entries: &[BatchEntry<'a>],
 ) -> (&'s Script, ScriptCall, CallPlan<'a>) {
-    let plan = CallPlan::of(entries);
+    let plan = CallPlan::new(entries);
     let script = scripts.decide(plan.algorithm());
     let mut call = begin(script, names, &plan.keys);
     // Writing to a command does not fail.
@@ -67,8 +75,8 @@ fn pack_plan(
     clock: &ServerClock,
     out: &mut impl Write,
 ) -> io::Result<()> {
-    let of_groups: u64 = plan.groups.iter().map(Group::length).sum();
-    pack_length(plan.end_of_lists - 1 + of_groups, out)?;
+    let groups_length: u64 = plan.groups.iter().map(Group::length).sum();
+    pack_length(plan.end_of_lists - 1 + groups_length, out)?;
     let head = [plan.read_first, plan.end_of_lists, number.get().into()];
     pack_numbers(head, out)?;
     for (_, count) in &plan.counts {
@@ -86,11 +94,11 @@ fn pack_plan(
         ];
         pack_numbers(head, out)?;
         for level in &group.levels {
-            let list = plan.counts.get(level.count).map_or(0, |(place, _)| *place);
+            let (list, _) = plan.counts[level.count];
             pack_numbers([list, level.cost], out)?;
         }
-        let keys = plan.numbers_of(group).iter().copied();
-        pack_numbers(keys.take(group.named_keys()), out)?;
+        let keys = plan.key_numbers(group).iter().take(group.named_keys());
+        pack_numbers(keys.copied(), out)?;
     }
     Ok(())
 }
@@ -121,7 +129,7 @@ fn pack_count(count: &Count<'_>, clock: &ServerClock, out: &mut impl Write) -> i
     ];
     pack_numbers(rest, out)?;
     for quota in count.quotas() {
-        encode::write_str(out, script_of(quota))?;
+        encode::write_str(out, script_name(quota))?;
         encode::write_uint(out, quota.limit().into())?;
         match quota.calendar() {
             None => drop(encode::write_uint(out, count.counted_micros(quota))?),
@@ -145,31 +153,15 @@ pub(crate) fn encode_adjust(
     clock: &ServerClock,
     adjust: Adjust<'_>,
 ) -> Option<ScriptCall> {
-    // The units to change, the time of the charge, its cost, and what is held of it.
-    let (what, numbers, answers) = match adjust.change {
-        Change::Reset => ("reset", [0; 4], &[][..]),
-        Change::Refund {
-            answer,
-            cost,
-            units,
-            held,
-        } => {
-            let [refunded, cost, held] = [units.min(cost), cost, held].map(u64::from);
-            let numbers = [refunded, answer.time(), cost, held];
-            ("refund", numbers, answer.quotas())
-        }
-        Change::Credit { units } => ("credit", [units.into(), 0, 0, 0], &[][..]),
-        Change::Charge { .. } => return None,
-    };
-    // The charge was not made to a soft quota that was exceeded.
-    let is_exceeded = |(index, _): &(usize, &Quota)| {
-        let answer = answers.get(*index);
-        answer.is_some_and(QuotaAnswer::is_exceeded)
-    };
+    let change = ScriptChange::new(adjust.change)?;
     let mut counts = Count::all(adjust.subject);
     // Slots are given back by their holders.
     counts.retain(|count| {
-        count.name.value != Value::InFlight && !count.quotas.iter().any(is_exceeded)
+        count.name.value != Value::InFlight
+            && !count
+                .quotas
+                .iter()
+                .any(|(index, _)| change.was_exceeded(*index))
     });
     if counts.is_empty() {
         return None;
@@ -181,44 +173,83 @@ pub(crate) fn encode_adjust(
     let mut call = begin(script, names, &keys);
     let mut out = call.command.writer_for_next_arg();
     // Writing to a command does not fail.
-    let _ = pack_change(
-        what,
-        numbers,
-        answers,
-        &counts,
-        call.number,
-        clock,
-        &mut out,
-    );
+    let _ = pack_change(&change, &counts, call.number, clock, &mut out);
     drop(out);
     Some(call)
 }
 
-/// Packs a change, and the receipts of what it gives back.
-fn pack_change(
-    what: &str,
+/// A change as the script reads it.
+struct ScriptChange<'a> {
+    what: &'static str,
+    /// The units to change, the time of the charge, its cost, and what is held of it.
     numbers: [u64; 4],
-    answers: &[QuotaAnswer],
+    /// The answers of the quotas whose charge is given back.
+    answers: &'a [QuotaAnswer],
+}
+
+impl<'a> ScriptChange<'a> {
+    /// `None` for a charge, which is a call of checks.
+    fn new(change: Change<'a>) -> Option<Self> {
+        match change {
+            Change::Reset => Some(Self {
+                what: "reset",
+                numbers: [0; 4],
+                answers: &[],
+            }),
+            Change::Refund {
+                answer,
+                cost,
+                units,
+                held,
+            } => Some(Self {
+                what: "refund",
+                numbers: [
+                    units.min(cost).into(),
+                    answer.time(),
+                    cost.into(),
+                    held.into(),
+                ],
+                answers: answer.quotas(),
+            }),
+            Change::Credit { units } => Some(Self {
+                what: "credit",
+                numbers: [units.into(), 0, 0, 0],
+                answers: &[],
+            }),
+            Change::Charge { .. } => None,
+        }
+    }
+
+    /// A soft quota that was exceeded was not charged.
+    fn was_exceeded(&self, quota: usize) -> bool {
+        self.answers
+            .get(quota)
+            .is_some_and(QuotaAnswer::is_exceeded)
+    }
+}
+
+fn pack_change(
+    change: &ScriptChange<'_>,
     counts: &[Count<'_>],
     number: CallNumber,
     clock: &ServerClock,
     out: &mut impl Write,
 ) -> io::Result<()> {
     let quotas = counts.iter().flat_map(|count| &count.quotas);
-    let of_quotas = quotas.clone().count();
-    let before =
-        CALL_FIELDS.len() + LIST_FIELDS.len() * counts.len() + QUOTA_FIELDS.len() * of_quotas;
-    let behind = CHANGE_FIELDS.len() + RECEIPT_FIELDS.len() * of_quotas;
+    let length = quotas.clone().count();
+    let before = CALL_FIELDS.len() + LIST_FIELDS.len() * counts.len() + QUOTA_FIELDS.len() * length;
+    let behind = CHANGE_FIELDS.len() + RECEIPT_FIELDS.len() * length;
     pack_length((before + behind) as u64, out)?;
     // No value is read in advance.
     pack_numbers([0, before as u64 + 1, number.get().into()], out)?;
     for count in counts {
         pack_count(count, clock, out)?;
     }
-    encode::write_str(out, what)?;
-    pack_numbers(numbers, out)?;
+    encode::write_str(out, change.what)?;
+    pack_numbers(change.numbers, out)?;
     for (index, _) in quotas {
-        let receipt = answers
+        let receipt = change
+            .answers
             .get(*index)
             .map(QuotaAnswer::receipt)
             .unwrap_or_default();
@@ -227,8 +258,7 @@ fn pack_change(
     Ok(())
 }
 
-/// Returns the name of the algorithm in a call.
-fn script_of(quota: &Quota) -> &'static str {
+fn script_name(quota: &Quota) -> &'static str {
     match quota.calendar() {
         None => quota.algorithm().script(),
         Some(_) => "calendar_window",
@@ -241,8 +271,8 @@ fn calendar_text(calendar: &Calendar, clock: &ServerClock) -> SmallVec<[u8; 32]>
     let (first, starts) = calendar.starts_around(clock.expected_time());
     let seconds = starts.iter().map(|start| start / 1_000_000);
     // A value stores the second at which it expires in four bytes, too, which end in 2106.
-    let numbers = [first].into_iter().chain(seconds);
-    numbers
+    iter::once(first)
+        .chain(seconds)
         .flat_map(|number| u32::try_from(number).unwrap_or(u32::MAX).to_be_bytes())
         .collect()
 }

@@ -13,7 +13,7 @@ use crate::store::real_time::Late;
 
 /// A row of the table.
 #[derive(Clone, Copy)]
-struct Row {
+struct ErrorRow {
     found: Found,
     code: C,
     act: Act,
@@ -37,8 +37,8 @@ enum Found {
 use Found::{Client, Code, Words};
 use Handshake::{Plain, Tls, TlsToNode};
 
-const fn row(code: C, found: Found) -> Row {
-    Row {
+const fn row(code: C, found: Found) -> ErrorRow {
+    ErrorRow {
         found,
         code,
         act: Act::Nothing,
@@ -47,23 +47,23 @@ const fn row(code: C, found: Found) -> Row {
     }
 }
 
-const fn code(code: C, reply: &'static str) -> Row {
+const fn code(code: C, reply: &'static str) -> ErrorRow {
     row(code, Code(reply))
 }
 
-const fn words(code: C, words: &'static [&'static str]) -> Row {
+const fn words(code: C, words: &'static [&'static str]) -> ErrorRow {
     row(code, Words(words))
 }
 
-const fn client(code: C, is_it: fn(&RedisError, Handshake) -> bool) -> Row {
+const fn client(code: C, is_it: fn(&RedisError, Handshake) -> bool) -> ErrorRow {
     row(code, Client(is_it))
 }
 
-const fn tls(is_it: fn(&RedisError, Handshake) -> bool) -> Row {
+const fn tls(is_it: fn(&RedisError, Handshake) -> bool) -> ErrorRow {
     client(C::TLS, is_it).text(TLS)
 }
 
-impl Row {
+impl ErrorRow {
     const fn act(self, act: Act) -> Self {
         Self { act, ..self }
     }
@@ -80,10 +80,9 @@ impl Row {
     /// Whether a server says this in a reply or in the error of an entry.
     fn is_in(&self, message: &str) -> bool {
         match self.found {
-            Code(code) => {
-                let mut words = message.split(|c: char| !c.is_ascii_uppercase());
-                words.any(|word| word == code)
-            }
+            Code(code) => message
+                .split(|c: char| !c.is_ascii_uppercase())
+                .any(|word| word == code),
             Words(words) => behind(message, words).is_some(),
             Client(_) => false,
         }
@@ -109,27 +108,27 @@ const FORBIDDEN: &str = "{server} denies the user a right: {cause}";
 const TLS: &str = "failed to set up TLS with {server}: {cause}";
 const UNREACHABLE: &str = "failed to reach {server}: {cause}";
 
-const WRONG_PASSWORD: Row = code(C::WRONG_PASSWORD, "WRONGPASS")
+const WRONG_PASSWORD: ErrorRow = code(C::WRONG_PASSWORD, "WRONGPASS")
     .text("{server} does not accept the user or the password: {cause}")
     .remedy(
         "correct the user or the password in the URL: redis://user:password@host, with # / ? % and @ in them \
          percent-encoded; or what `RedisStore::credentials` returns; or enable the user: ACL SETUSER <user> on",
     );
 
-const MALFORMED: Row = client(C::INVALID_REPLY, |error, _| {
+const MALFORMED: ErrorRow = client(C::INVALID_REPLY, |error, _| {
     error.kind() == RedisKind::UnexpectedReturnType
 })
 .text("malformed reply from {server}: {cause}")
 .remedy("is it a Redis server, and does no proxy change its replies?");
 
 /// A reply that no row is for.
-const UNLISTED: Row = words(C::MISCONFIGURED, &[]);
+const UNLISTED: ErrorRow = words(C::MISCONFIGURED, &[]);
 
 /// A redirect that is left over in a cluster, where redirects are followed: another URL would not help.
-const LEFT_OVER: Row = words(C::CLUSTER_DOWN, &[]);
+const LEFT_OVER: ErrorRow = words(C::CLUSTER_DOWN, &[]);
 
 /// The first row that fits counts.
-const TABLE: &[Row] = &[
+const TABLE: &[ErrorRow] = &[
     // Commands, before the codes: the quoted name of a command may look like a code, and a missing right has
     // the code ERR in scripts before Redis 7.0.
     words(C::MISSING_RIGHT, &["to run the '"])
@@ -276,7 +275,7 @@ const TABLE: &[Row] = &[
     })
     .text(TLS)
     .remedy("check its load and the network, and whether the port speaks TLS"),
-    Row {
+    ErrorRow {
         found: Client(|error, _| error.kind() == RedisKind::AuthenticationFailed),
         ..WRONG_PASSWORD
     },
@@ -313,43 +312,46 @@ const TABLE: &[Row] = &[
         matches!(error.kind(), InvalidClientConfig | RESP3NotSupported)
     }),
     client(C::UNREACHABLE, |error, _| {
-        cause_of(error).contains("refused")
+        cause_text(error).contains("refused")
     })
     .text(UNREACHABLE)
     .remedy("is redis-server running{at}?"),
     client(C::UNREACHABLE, |error, _| {
-        cause_of(error).contains("lookup")
+        cause_text(error).contains("lookup")
     })
     .text(UNREACHABLE)
     .remedy("check the host name in the URL"),
     client(C::UNREACHABLE, |_, _| true).text(UNREACHABLE),
 ];
 
-/// Returns the row of an error of a call or of a handshake.
-fn row_of(error: &RedisError, handshake: Handshake) -> &'static Row {
+fn find_row(error: &RedisError, handshake: Handshake) -> &'static ErrorRow {
     if error.code().is_some() {
-        return row_in(&cause_of(error));
+        return find_row_in(&cause_text(error));
     }
-    let mut rows = TABLE.iter();
-    let row = rows.find(|row| matches!(row.found, Client(is_it) if is_it(error, handshake)));
-    row.unwrap_or(&UNLISTED)
+    TABLE
+        .iter()
+        .find(|row| matches!(row.found, Client(is_it) if is_it(error, handshake)))
+        .unwrap_or(&UNLISTED)
 }
 
-/// Returns the row of a message, which [`message_of`] has cut.
-fn row_in(message: &str) -> &'static Row {
-    let row = TABLE.iter().find(|row| row.is_in(message));
-    row.unwrap_or(&UNLISTED)
+/// Returns the row of a message, which [`message_in`] has cut.
+fn find_row_in(message: &str) -> &'static ErrorRow {
+    TABLE
+        .iter()
+        .find(|row| row.is_in(message))
+        .unwrap_or(&UNLISTED)
 }
 
 /// Returns what follows the first of these words in a message, in any case.
 fn behind<'a>(message: &'a str, words: &[&str]) -> Option<&'a str> {
     let lower = message.to_ascii_lowercase();
-    let end_of = |word: &&str| Some(lower.find(word)? + word.len());
-    message.get(words.iter().find_map(end_of)?..)
+    let end = words
+        .iter()
+        .find_map(|word| Some(lower.find(word)? + word.len()))?;
+    message.get(end..)
 }
 
-/// Makes the error of a row, without its act.
-fn explain(row: &Row, server: &ServerName, cause: &str) -> Error {
+fn explain(row: &ErrorRow, server: &ServerName, cause: &str) -> Error {
     let row = match row.act {
         Act::Redirect if server.is_cluster() => &LEFT_OVER,
         _ => row,
@@ -358,51 +360,50 @@ fn explain(row: &Row, server: &ServerName, cause: &str) -> Error {
         Words(words) => behind(cause, words).and_then(|rest| rest.split(['\'', '`']).next()),
         Code(_) | Client(_) => None,
     };
-    let at = server.address().map(|address| format!(" at {address}"));
-    let fill = |text: &str| {
-        text.replace("{server}", &server.to_string())
-            .replace("{at}", at.as_deref().unwrap_or_default())
-            .replace("{name}", name.unwrap_or_default())
-            .replace("{cause}", cause)
-    };
-    let error = Error::coded(row.code, fill(row.text));
+    let name = name.unwrap_or_default();
+    let error = Error::coded(row.code, fill(row.text, server, name, cause));
     match row.remedy {
-        Some(remedy) => error.with_remedy(fill(remedy)),
+        Some(remedy) => error.with_remedy(fill(remedy, server, name, cause)),
         None => error,
     }
 }
 
-/// Returns each code of the table with its remedies, for the guide.
-pub fn remedies() -> impl Iterator<Item = (&'static str, &'static str)> {
-    let rows = TABLE.iter();
-    rows.filter_map(|row| Some((row.code.text, row.remedy?)))
+fn fill(text: &str, server: &ServerName, name: &str, cause: &str) -> String {
+    let at = server.address().map(|address| format!(" at {address}"));
+    text.replace("{server}", &server.to_string())
+        .replace("{at}", &at.unwrap_or_default())
+        .replace("{name}", name)
+        .replace("{cause}", cause)
 }
 
-/// Converts the error of a call, or of an attempt to connect.
+/// Returns each code of the table with its remedies, for the guide.
+pub fn remedies() -> impl Iterator<Item = (&'static str, &'static str)> {
+    TABLE
+        .iter()
+        .filter_map(|row| Some((row.code.text, row.remedy?)))
+}
+
 pub(crate) fn from_redis(error: RedisError, handshake: Handshake, server: &ServerName) -> Error {
     let error = not_quoting(error);
-    let row = row_of(&error, handshake);
-    let explained = explain(row, server, &cause_of(&error));
-    explained
+    let row = find_row(&error, handshake);
+    explain(row, server, &cause_text(&error))
         .with_act(row.act_on(error.code()))
         .with_source(error)
 }
 
 /// Converts the error of one entry, which the script has caught.
 pub(crate) fn from_script(text: &str, server: &ServerName) -> Error {
-    let message = message_of(text);
-    let row = row_in(message);
+    let message = message_in(text);
+    let row = find_row_in(message);
     explain(row, server, message).with_act(row.act_on(None))
 }
 
-/// Returns the act for a text that contains the message of a server.
-pub(crate) fn act_of_text(text: &str) -> Act {
-    row_in(message_of(text)).act_on(None)
+pub(crate) fn find_act_in_text(text: &str) -> Act {
+    find_row_in(message_in(text)).act_on(None)
 }
 
-/// Returns the act for an error of a call or of a handshake.
-pub(crate) fn act_of(error: &RedisError) -> Act {
-    row_of(error, Handshake::Unknown).act_on(error.code())
+pub(crate) fn find_act(error: &RedisError) -> Act {
+    find_row(error, Handshake::Unknown).act_on(error.code())
 }
 
 /// Returns the first code of the table that is among the words of a text.
@@ -417,14 +418,13 @@ pub fn known_code(text: &str) -> Option<&'static str> {
 /// Whether a call may have failed because its script may not run TIME, its first command: then nothing was written.
 pub(crate) fn may_refuse_time(error: &RedisError) -> bool {
     matches!(
-        act_of(error),
+        find_act(error),
         Act::ForbiddenCommand | Act::NotInScripts | Act::UnknownCommand
     )
 }
 
-/// Whether a handshake failed by the configuration, of the client or of the server.
 pub(crate) fn is_misconfigured(error: &RedisError) -> bool {
-    row_of(error, Handshake::Unknown).code.kind == ErrorKind::Misconfigured
+    find_row(error, Handshake::Unknown).code.kind == ErrorKind::Misconfigured
 }
 
 /// Whether a server rejected the user or the password of a handshake. With RESP2, the client tells no code.
@@ -433,7 +433,6 @@ pub(crate) fn is_wrong_password(error: &RedisError) -> bool {
         || matches!(error.code(), Some("NOAUTH" | "WRONGPASS"))
 }
 
-/// Whether the client could not read a reply.
 fn is_unreadable(error: &RedisError) -> bool {
     error.kind() == RedisKind::Parse
 }
@@ -470,7 +469,6 @@ fn tls_fails(error: &RedisError, reason: &str) -> bool {
     })
 }
 
-/// Whether TLS failed because the port does not speak it.
 fn lacks_tls(error: &RedisError) -> bool {
     tls_fails(error, ANSWERS_WITHOUT_TLS) || tls_fails(error, "corrupt message")
 }
@@ -479,8 +477,9 @@ fn lacks_tls(error: &RedisError) -> bool {
 pub(crate) fn time_without_window(error: &Error) -> Option<u64> {
     let text = (error.act() == Act::NoWindow).then(|| error.problem())?;
     let (_, behind) = text.split_once(NO_WINDOW)?;
-    let mut numbers = behind.split(|c: char| !c.is_ascii_digit());
-    numbers.find_map(|number| number.parse().ok())
+    behind
+        .split(|c: char| !c.is_ascii_digit())
+        .find_map(|number| number.parse().ok())
 }
 
 /// The handshake that an attempt to connect failed in, if it is known.
@@ -528,7 +527,6 @@ pub(crate) fn no_credentials(server: &ServerName, cause: &str) -> Error {
     Error::coded(C::NO_CREDENTIALS, text).with_remedy(remedy)
 }
 
-/// The error of a call that was not answered within the deadline.
 pub(crate) fn timeout(server: &ServerName, deadline: Duration, late: Late) -> Error {
     let text = format!("{server} did not answer within {deadline:?}");
     let remedy = "check its load and the network, or raise `RedisStore::deadline`";
@@ -541,15 +539,12 @@ pub(crate) fn out_of_sync(server: &ServerName, reconnects: bool) -> Error {
     let text = format!(
         "{server} sent the reply to another call: this call may or may not have been executed"
     );
-    let remedy = match reconnects {
-        true => {
-            "the store replaces the connection; if it happens again, look for a proxy in front of the server that loses or \
+    let remedy = if reconnects {
+        "the store replaces the connection; if it happens again, look for a proxy in front of the server that loses or \
              repeats replies"
-        }
-        false => {
-            "replace the connection that was given to `RedisStore::with_connection`, and the store: it gives each call the \
+    } else {
+        "replace the connection that was given to `RedisStore::with_connection`, and the store: it gives each call the \
              reply to another one"
-        }
     };
     Error::coded(C::OUT_OF_SYNC, text).with_remedy(remedy)
 }
@@ -573,7 +568,6 @@ pub(crate) fn queue_timeout(server: &ServerName, deadline: Duration, late: Late)
     )
 }
 
-/// The error of a missed deadline. A standstill of this process has a remedy of its own.
 fn missed(code: C, text: String, remedy: &'static str, standstill: Option<String>) -> Error {
     match standstill {
         Some(standstill) => {
@@ -601,10 +595,9 @@ pub(crate) fn malformed_entry(cause: &str, server: &ServerName) -> Error {
 /// hold the password.
 const BEFORE_ARGUMENTS: &str = ", with args beginning with";
 
-/// Cuts off the arguments of an unknown command.
 fn without_arguments(text: &str) -> &str {
-    let cut = text.split_once(BEFORE_ARGUMENTS);
-    cut.map_or(text, |(before, _)| before)
+    text.split_once(BEFORE_ARGUMENTS)
+        .map_or(text, |(before, _)| before)
 }
 
 /// Rebuilds an error that quotes the arguments of a command, from its code and the text before them.
@@ -619,9 +612,13 @@ fn not_quoting(error: RedisError) -> RedisError {
     }
 }
 
+fn first_line(text: &str) -> String {
+    text.lines().next().unwrap_or_default().to_owned()
+}
+
 /// Returns the message of a reply, without arguments. Before Redis 7.0, the position in the script precedes the
 /// message of an error that ends a script.
-fn message_of(text: &str) -> &str {
+fn message_in(text: &str) -> &str {
     let text = without_arguments(text);
     let behind = text
         .split_once("@user_script")
@@ -632,13 +629,12 @@ fn message_of(text: &str) -> &str {
 
 /// Returns the cause of an error in one line: the server's message with its code in front, or the error of
 /// the operating system or of the client.
-fn cause_of(error: &RedisError) -> String {
+fn cause_text(error: &RedisError) -> String {
     if let Some(code) = error.code() {
         let text = format!("{code} {}", error.detail().unwrap_or_default());
-        return message_of(&text).to_owned();
+        return message_in(&text).to_owned();
     }
     // Further lines hold the bytes that could not be parsed.
-    let first_line = |text: &str| text.lines().next().unwrap_or_default().to_owned();
     let line = first_line(&error.to_string());
     // The client writes "cause - Kind: detail".
     let mut cause = match (line.split_once(" - "), error.detail().map(first_line)) {
@@ -988,7 +984,7 @@ mod tests {
         from_redis(replied(reply), Handshake::Unknown, &server())
     }
 
-    fn key(row: &Row) -> &'static str {
+    fn key(row: &ErrorRow) -> &'static str {
         match row.found {
             Code(code) => code,
             Words(words) => words.first().copied().unwrap_or_default(),
@@ -1000,15 +996,15 @@ mod tests {
     fn each_row_has_a_reply_that_finds_it() {
         let mut found = BTreeSet::new();
         for (expected, reply) in REPLIES {
-            let row = row_of(&replied(reply), Handshake::Unknown);
+            let row = find_row(&replied(reply), Handshake::Unknown);
             assert_eq!(key(row), *expected, "{reply}");
-            assert_eq!(key(row_in(message_of(reply))), *expected, "{reply}");
-            let old = row_of(&replied(&quoted(reply)), Handshake::Unknown);
+            assert_eq!(key(find_row_in(message_in(reply))), *expected, "{reply}");
+            let old = find_row(&replied(&quoted(reply)), Handshake::Unknown);
             assert_eq!(key(old), *expected, "{reply}");
             found.extend((!expected.is_empty()).then_some((*expected, false)));
         }
         for (expected, error, handshake) in client_errors() {
-            let row = row_of(&error, handshake);
+            let row = find_row(&error, handshake);
             assert!(matches!(row.found, Client(_)), "{error}");
             assert_eq!(key(row), expected, "{error}");
             found.insert((expected, true));
@@ -1028,7 +1024,7 @@ mod tests {
         for (error, handshake) in
             of_calls.chain(others.map(|(_, error, handshake)| (error, handshake)))
         {
-            let (cause, server) = (cause_of(&not_quoting(error.clone())), server());
+            let (cause, server) = (cause_text(&not_quoting(error.clone())), server());
             let error = from_redis(error, handshake, &server);
             let text = error.problem();
             assert!(text.contains("Redis at 127.0.0.1:6379"), "{text}");
@@ -1237,12 +1233,12 @@ mod tests {
             ),
         ] {
             for (_, reply) in REPLIES.iter().filter(|(row, _)| *row == found) {
-                assert_eq!(act_of_text(reply), act, "{reply}");
+                assert_eq!(find_act_in_text(reply), act, "{reply}");
                 let remedy = format!("grant the right: ACL SETUSER {remedy}");
                 assert_eq!(of_call(reply).remedy().unwrap(), &remedy, "{reply}");
             }
         }
-        assert_eq!(act_of_text("ERR syntax error"), Act::Nothing);
+        assert_eq!(find_act_in_text("ERR syntax error"), Act::Nothing);
     }
 
     #[test]
@@ -1270,7 +1266,7 @@ mod tests {
             ("MOVED 1 127.0.0.1:1", false),
             ("ERR unknown command", false),
         ] {
-            let is_replica = act_of(&replied(reply)) == Act::Replica;
+            let is_replica = find_act(&replied(reply)) == Act::Replica;
             assert_eq!(is_replica, expected, "{reply}");
             let of_entry = from_script(reply, &server());
             assert_eq!(of_entry.act() == Act::Replica, expected, "{of_entry}");
@@ -1293,7 +1289,7 @@ mod tests {
         for reply in ["TRYAGAIN Multiple keys", "NOSCRIPT No matching script"] {
             let (error, old) = (replied(reply), replied(&quoted(reply)));
             let acts = |error: RedisError| {
-                let is_unknown = act_of(&error) == Act::UnknownScript;
+                let is_unknown = find_act(&error) == Act::UnknownScript;
                 let error = from_redis(error, Handshake::Unknown, &server());
                 [is_unknown, error.act() == Act::Moving]
             };

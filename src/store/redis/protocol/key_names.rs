@@ -47,11 +47,10 @@ pub enum HashTags {
 }
 
 impl HashTags {
-    /// Returns the number of a key's tag, if keys share tags.
     fn number(self, subject: Subject<'_>) -> Option<u16> {
         match self {
             Self::PerKey => None,
-            Self::Shared(tags) => Some(crc_of(subject) % tags),
+            Self::Shared(tags) => Some(crc(subject) % tags),
             Self::ByFirstPart(tags) => Some(subject.key.first_part_hash() % tags),
         }
     }
@@ -81,7 +80,6 @@ impl KeyNames {
         Self { hash_tags, ..self }
     }
 
-    /// Returns the name of a value of a key.
     pub(in crate::store::redis) fn value(
         &self,
         subject: Subject<'_>,
@@ -97,37 +95,37 @@ impl KeyNames {
     /// In pieces: it is written for each check, and formatting takes five times as long. The braces enclose the hash tag,
     /// which all stored keys of a limiter and a key share, so that they are in one slot.
     pub(super) fn write_value(&self, subject: Subject<'_>, name: ValueName, out: &mut String) {
-        let (limiter, key) = (subject.limiter.as_str(), subject.key.as_str());
-        let mut pieces = |pieces: &[&str]| pieces.iter().for_each(|piece| out.push_str(piece));
-        pieces(&[&self.prefix, ":", FORMAT_VERSION, ":{"]);
+        let limiter = subject.limiter.as_str();
+        let key = subject.key.as_str();
+        push_all(out, &[&self.prefix, ":", FORMAT_VERSION, ":{"]);
         let shared_tag = self.hash_tags.number(subject);
         match shared_tag {
-            None => pieces(&[limiter, ",", key, "}"]),
-            Some(tag) => pieces(&[&tag.to_string(), "}:", limiter, ",", key]),
+            None => push_all(out, &[limiter, ",", key, "}"]),
+            Some(tag) => push_all(out, &[&tag.to_string(), "}:", limiter, ",", key]),
         }
         // No key contains a semicolon: it is encoded.
         let separator = if shared_tag.is_some() { ";" } else { ":" };
         match name.value {
             Value::Row => {}
-            Value::Log => pieces(&[separator, "log"]),
-            Value::Buckets { length } => pieces(&[separator, "buckets:", &length.to_string()]),
-            Value::SortedSet { window } => pieces(&[separator, "set:", &window.to_string()]),
-            Value::InFlight => pieces(&[separator, "in_flight"]),
+            Value::Log => push_all(out, &[separator, "log"]),
+            Value::Buckets { length } => {
+                push_all(out, &[separator, "buckets:", &length.to_string()])
+            }
+            Value::SortedSet { window } => push_all(out, &[separator, "set:", &window.to_string()]),
+            Value::InFlight => push_all(out, &[separator, "in_flight"]),
         }
         if let Some((window, number)) = name.soft {
-            pieces(&[separator, "soft:", &window.to_string()]);
+            push_all(out, &[separator, "soft:", &window.to_string()]);
             if number > 1 {
-                pieces(&[":", &number.to_string()]);
+                push_all(out, &[":", &number.to_string()]);
             }
         }
     }
 
-    /// The name of the block list, which all stores of this prefix share.
     pub(crate) fn block_list(&self) -> String {
         format!("{}:{FORMAT_VERSION}:{{{BLOCK_LIST_TAG}}}", self.prefix)
     }
 
-    /// Returns the number of tags that keys share, if they share tags.
     pub(crate) fn tags(&self) -> Option<NonZeroU16> {
         match self.hash_tags {
             HashTags::PerKey => None,
@@ -137,14 +135,13 @@ impl KeyNames {
 
     /// The cluster slot of a limiter and a key: the CRC16 of their hash tag.
     pub(crate) fn slot(&self, subject: Subject<'_>) -> u16 {
-        let crc = match self.hash_tags.number(subject) {
-            None => crc_of(subject),
+        let crc16 = match self.hash_tags.number(subject) {
+            None => crc(subject),
             Some(tag) => State::<XMODEM>::calculate(tag.to_string().as_bytes()),
         };
-        crc % SLOTS
+        crc16 % SLOTS
     }
 
-    /// Whether limiters and keys are in several slots of a cluster.
     pub(crate) fn are_in_several_slots<'a>(
         &self,
         subjects: impl Iterator<Item = Subject<'a>>,
@@ -165,23 +162,28 @@ impl Default for KeyNames {
 }
 
 /// The cluster slot of a stored key: the CRC16 of its hash tag, or of the whole key.
-pub(crate) fn slot_of_key(key: &[u8]) -> u16 {
-    let find = |text: &[u8], wanted: u8| text.iter().position(|byte| *byte == wanted);
-    let tag = find(key, b'{').and_then(|open| {
-        let rest = key.get(open + 1..)?;
-        let close = find(rest, b'}').filter(|close| *close > 0)?;
-        rest.get(..close)
-    });
-    State::<XMODEM>::calculate(tag.unwrap_or(key)) % SLOTS
+pub(crate) fn key_slot(key: &[u8]) -> u16 {
+    State::<XMODEM>::calculate(hash_tag(key).unwrap_or(key)) % SLOTS
 }
 
-/// The limiter and the key as the block list has them.
+fn hash_tag(key: &[u8]) -> Option<&[u8]> {
+    let open = key.iter().position(|byte| *byte == b'{')?;
+    let rest = key.get(open + 1..)?;
+    let close = rest.iter().position(|byte| *byte == b'}')?;
+    rest.get(..close).filter(|tag| !tag.is_empty())
+}
+
+fn push_all(out: &mut String, pieces: &[&str]) {
+    for piece in pieces {
+        out.push_str(piece);
+    }
+}
+
 pub(crate) fn member(limiter: &Key, key: &Key) -> String {
     format!("{},{}", limiter.as_str(), key.as_str())
 }
 
-/// The CRC16 of the limiter and the key.
-fn crc_of(subject: Subject<'_>) -> u16 {
+fn crc(subject: Subject<'_>) -> u16 {
     let mut crc = State::<XMODEM>::new();
     crc.update(subject.limiter.as_str().as_bytes());
     crc.update(b",");

@@ -23,7 +23,7 @@ pub(super) use encode::{MAX_ENTRY_UNITS, encode_adjust, encode_checks};
 pub use key_names::HashTags;
 #[cfg(feature = "cluster")]
 pub(super) use key_names::SLOTS;
-pub(super) use key_names::{KeyNames, member, slot_of_key};
+pub(super) use key_names::{KeyNames, key_slot, member};
 pub(super) use server_clock::ServerClock;
 #[cfg(feature = "sentinel")]
 pub(super) use server_name::SENTINEL;

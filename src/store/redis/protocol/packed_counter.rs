@@ -3,35 +3,49 @@
 use crate::algorithm::CountState;
 use crate::quota::Algorithm;
 
-/// Takes a counter of a fixed number of fields from the front of bytes. `None` if too few are left, or the algorithm has no
-/// such counter; within, `None` if a number is not whole or too large.
+/// A counter at the front of bytes.
+pub(super) enum TakenCounter {
+    Counter(CountState),
+    /// A number is not whole, or too large. What follows can be read.
+    Nonsense,
+    /// Too few bytes are left, or the algorithm has no such counter.
+    Missing,
+}
+
+/// Takes a counter of a fixed number of fields from the front of bytes.
 #[inline]
-pub(super) fn take(algorithm: Algorithm, bytes: &mut &[u8]) -> Option<Option<CountState>> {
+pub(super) fn take(algorithm: Algorithm, bytes: &mut &[u8]) -> TakenCounter {
     // The sizes of the numbers behind the generation.
     let sizes: &[usize] = match algorithm {
         Algorithm::FixedWindow => &[8, 4],
         Algorithm::SlidingCounter => &[8, 4, 4],
         Algorithm::Gcra => &[8, 4, 8, 4, 4],
-        _ => return None,
+        _ => return TakenCounter::Missing,
     };
-    let generation = number(bytes.split_off(..8)?);
-    let (mut numbers, mut are_whole) = ([0; 5], true);
-    for (place, size) in numbers.iter_mut().zip(sizes) {
-        match number(bytes.split_off(..*size)?) {
-            Some(number) => *place = number,
-            None => are_whole = false,
-        }
+    let length = GENERATION + sizes.iter().sum::<usize>();
+    let Some(fields) = bytes.split_off(..length) else {
+        return TakenCounter::Missing;
+    };
+    match parse(algorithm, sizes, fields) {
+        Some(counter) => TakenCounter::Counter(counter),
+        None => TakenCounter::Nonsense,
     }
-    let numbers = numbers.get(..sizes.len()).filter(|_| are_whole);
-    let counter = generation.zip(numbers);
-    Some(
-        counter.and_then(|(generation, numbers)| {
-            CountState::of_counter(algorithm, generation, numbers)
-        }),
-    )
 }
 
-/// Returns the whole number of a double, which has eight bytes, or of an integer of four.
+/// The size of a generation in bytes.
+const GENERATION: usize = 8;
+
+#[inline]
+fn parse(algorithm: Algorithm, sizes: &[usize], mut fields: &[u8]) -> Option<CountState> {
+    let generation = number(fields.split_off(..GENERATION)?)?;
+    let mut numbers = [0; 5];
+    for (place, size) in numbers.iter_mut().zip(sizes) {
+        *place = number(fields.split_off(..*size)?)?;
+    }
+    CountState::of_counter(algorithm, generation, numbers.get(..sizes.len())?)
+}
+
+/// The whole number of a double, which has eight bytes, or of an integer of four.
 #[inline]
 fn number(field: &[u8]) -> Option<u64> {
     match field.try_into() {
@@ -44,8 +58,8 @@ fn number(field: &[u8]) -> Option<u64> {
 const MANTISSA: u32 = f64::MANTISSA_DIGITS - 1;
 const ONE: u64 = 1_023;
 
-/// Returns the bits of the double of a whole number below 2^53.
-pub(super) fn double_of(number: u64) -> u64 {
+/// The bits of the double of a whole number below 2^53.
+pub(super) fn double_bits(number: u64) -> u64 {
     let Some(exponent) = number.checked_ilog2() else {
         return 0;
     };
@@ -53,7 +67,7 @@ pub(super) fn double_of(number: u64) -> u64 {
     (ONE + u64::from(exponent)) << MANTISSA | fraction
 }
 
-/// Returns the whole number, below 2^53, of a double with these bits.
+/// `None` if the double with these bits is no whole number below 2^53.
 fn whole(bits: u64) -> Option<u64> {
     let exponent = bits >> MANTISSA;
     let fraction = bits & ((1 << MANTISSA) - 1) | 1 << MANTISSA;
@@ -76,7 +90,7 @@ mod tests {
         #[expect(clippy::cast_precision_loss, reason = "below 2^53")]
         for number in [0, 1, 2, 3, 5, 1_795_300_000_000_001, (1 << 53) - 1] {
             assert_eq!(whole((number as f64).to_bits()), Some(number));
-            assert_eq!(double_of(number), (number as f64).to_bits());
+            assert_eq!(double_bits(number), (number as f64).to_bits());
         }
         for number in [
             0.5,
@@ -98,18 +112,22 @@ mod tests {
             data.extend(double.to_be_bytes());
         }
         data.extend([0, 0, 0, 2, 0, 0, 1, 0, 9]);
-        let read = |algorithm, end: usize| {
-            let mut bytes = &data[..end];
-            take(algorithm, &mut bytes)?.map(|_| bytes.len())
-        };
-        assert_eq!(read(Algorithm::FixedWindow, 25), Some(5));
-        assert_eq!(read(Algorithm::SlidingCounter, 25), Some(1));
-        assert_eq!(read(Algorithm::Gcra, 25), None);
-        assert_eq!(read(Algorithm::SlidingLog, 25), None);
+        assert_eq!(left(Algorithm::FixedWindow, &data[..25]), Some(5));
+        assert_eq!(left(Algorithm::SlidingCounter, &data[..25]), Some(1));
+        assert_eq!(left(Algorithm::Gcra, &data[..25]), None);
+        assert_eq!(left(Algorithm::SlidingLog, &data[..25]), None);
         for end in 0..20 {
-            assert_eq!(read(Algorithm::FixedWindow, end), None);
+            assert_eq!(left(Algorithm::FixedWindow, &data[..end]), None);
         }
         let gcra = [&data[..16], &[0; 20]].concat();
-        assert!(take(Algorithm::Gcra, &mut &*gcra).unwrap().is_some());
+        assert_eq!(left(Algorithm::Gcra, &gcra), Some(0));
+    }
+
+    /// How many bytes are left behind the counter.
+    fn left(algorithm: Algorithm, mut bytes: &[u8]) -> Option<usize> {
+        match take(algorithm, &mut bytes) {
+            TakenCounter::Counter(_) => Some(bytes.len()),
+            TakenCounter::Nonsense | TakenCounter::Missing => None,
+        }
     }
 }

@@ -16,7 +16,6 @@ impl ServerClock {
         system_time().saturating_add_signed(self.0.load(Ordering::Relaxed))
     }
 
-    /// Learns the server's time from a reply.
     pub(crate) fn learn(&self, server_time: u64) {
         let ahead = i128::from(server_time) - i128::from(system_time());
         self.0

@@ -22,7 +22,6 @@ pub(crate) struct ServerName {
 }
 
 impl ServerName {
-    /// Names a server or deployment by what it is and its address.
     pub(crate) fn new(what: &'static str, address: &str) -> Self {
         Self {
             what,

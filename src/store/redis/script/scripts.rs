@@ -74,7 +74,6 @@ scripts! {
 }
 
 impl Scripts {
-    /// Returns the scripts that all stores share.
     pub(crate) fn shared() -> Arc<Self> {
         Arc::clone(&SHARED)
     }

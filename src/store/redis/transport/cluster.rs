@@ -48,9 +48,9 @@ const IMPORTING: Duration = Duration::from_secs(10);
 
 /// A cluster, as one runtime reaches it. Clones share the connections.
 #[derive(Clone)]
-pub(crate) struct Cluster(Arc<Inner>);
+pub(crate) struct Cluster(Arc<ClusterInner>);
 
-struct Inner {
+struct ClusterInner {
     name: ServerName,
     /// The settings of the first one hold for all nodes.
     seeds: Vec<Server>,
@@ -93,11 +93,18 @@ impl SlotMap {
 
     /// Returns every master once.
     fn masters(&self) -> Vec<Arc<Node>> {
-        let serves = |node: &&Arc<Node>| {
-            let mut masters = self.by_slot.iter().flatten();
-            masters.any(|master| Arc::ptr_eq(master, node))
-        };
-        self.nodes.iter().filter(serves).cloned().collect()
+        self.nodes
+            .iter()
+            .filter(|node| self.has_slots(node))
+            .cloned()
+            .collect()
+    }
+
+    fn has_slots(&self, node: &Arc<Node>) -> bool {
+        self.by_slot
+            .iter()
+            .flatten()
+            .any(|master| Arc::ptr_eq(master, node))
     }
 
     /// Returns the node at an address. `make` makes it if it is unknown.
@@ -123,9 +130,10 @@ impl Reading {
             return Instant::now();
         };
         let is_first = !self.has_map || read_at.elapsed() >= CALM;
-        self.backoff = match is_first {
-            true => BACKOFF,
-            false => (self.backoff * 2).clamp(BACKOFF, MAX_READ_BACKOFF),
+        self.backoff = if is_first {
+            BACKOFF
+        } else {
+            (self.backoff * 2).clamp(BACKOFF, MAX_READ_BACKOFF)
         };
         // Processes that lose a master together do not read together.
         let half = self.backoff / 2;
@@ -136,7 +144,7 @@ impl Reading {
 impl Cluster {
     /// A cluster whose connections belong to `runtime`. Does not connect yet.
     pub(super) fn new(name: ServerName, seeds: Vec<Server>, runtime: &Handle) -> Self {
-        Self(Arc::new(Inner {
+        Self(Arc::new(ClusterInner {
             name,
             seeds,
             runtime: runtime.clone(),
@@ -148,7 +156,6 @@ impl Cluster {
         }))
     }
 
-    /// The cluster, for errors.
     pub(super) fn name(&self) -> &ServerName {
         &self.0.name
     }
@@ -178,14 +185,12 @@ impl Cluster {
         match self.master(slot) {
             Some(node) => node.obstacle(),
             None => {
-                let mut causes = self.0.seeds.iter().map(Dial::obstacle);
-                let cause = causes.find_map(|cause| cause)?;
+                let cause = self.0.seeds.iter().find_map(Dial::obstacle)?;
                 Some(Failure::to_connect(&self.0.name, cause))
             }
         }
     }
 
-    /// Returns every master once.
     pub(super) fn masters(&self) -> Vec<Arc<Node>> {
         self.map().masters()
     }
@@ -195,8 +200,13 @@ impl Cluster {
         let masters = self.masters();
         let index = masters.iter().position(|master| Arc::ptr_eq(master, node));
         let first = index.map_or(0, |index| index + 1);
-        let mut following = masters.iter().cycle().skip(first).take(masters.len());
-        following.find(|node| node.is_up()).cloned()
+        masters
+            .iter()
+            .cycle()
+            .skip(first)
+            .take(masters.len())
+            .find(|node| node.is_up())
+            .cloned()
     }
 
     fn make_node(&self, host: &str, port: u16) -> Option<Arc<Node>> {
@@ -208,15 +218,14 @@ impl Cluster {
     fn redirected(&self, host: &str, port: u16, moved: Option<u16>) -> Option<Arc<Node>> {
         self.change_map(|map| {
             let node = map.node_at((host, port), || self.make_node(host, port))?;
-            let of_slot = moved.and_then(|slot| map.by_slot.get_mut(usize::from(slot)));
-            if let Some(of_slot) = of_slot {
-                *of_slot = Some(Arc::clone(&node));
+            let master = moved.and_then(|slot| map.by_slot.get_mut(usize::from(slot)));
+            if let Some(master) = master {
+                *master = Some(Arc::clone(&node));
             }
             Some(node)
         })
     }
 
-    /// Waits until the slots are read for the first time.
     async fn first_read(&self, deadline: &mut Deadline) -> Result<(), Failure> {
         let mut readings = self.0.reading.subscribe();
         loop {
@@ -232,13 +241,13 @@ impl Cluster {
             }
             self.refresh();
             if let Err(late) = deadline.wait(readings.changed()).await {
-                let late = || Failure::of_deadline(&self.0.name, late, Fate::NotRun);
-                return Err(self.obstacle(None).unwrap_or_else(late));
+                return Err(self
+                    .obstacle(None)
+                    .unwrap_or_else(|| Failure::from_deadline(&self.0.name, late, Fate::NotRun)));
             }
         }
     }
 
-    /// Reads the slots again, in the background. At most one task does so.
     pub(super) fn refresh(&self) {
         let mut not_before = None;
         self.0.reading.send_if_modified(|reading| {
@@ -279,18 +288,22 @@ impl Cluster {
     /// master for each slot. If none does, returns the ranges with the most slots: a node that is blank, or that the cluster
     /// has forgotten, reports ranges too.
     async fn read(&self) -> Result<Vec<SlotRange>, Failure> {
-        let (masters, mut best, mut failure) = (self.masters(), Vec::new(), None);
-        let seeds = self.0.seeds.iter();
-        let mut others: Vec<_> = seeds
+        let masters = self.masters();
+        let other_seeds = self
+            .0
+            .seeds
+            .iter()
+            .filter(|seed| masters.iter().all(|node| node.address() != seed.address()))
             .map(|seed| Node::new(seed.clone(), &self.0.runtime))
             .collect();
-        others.retain(|seed| masters.iter().all(|node| node.address() != seed.address()));
-        for nodes in [masters, others] {
-            let limits = self.0.seeds.iter().map(Server::connect_timeout);
-            // Longer than an attempt to connect, whose failure says more than that the time is over.
-            let limit = 2 * limits.max().unwrap_or_default();
-            let reads = nodes.into_iter().map(|node| read_from(node, limit));
-            let mut reads = JoinSet::from_iter(reads);
+        let mut best = Vec::new();
+        let mut failure = None;
+        for nodes in [masters, other_seeds] {
+            let limit = self.read_limit();
+            let mut reads: JoinSet<_> = nodes
+                .into_iter()
+                .map(|node| read_from(node, limit))
+                .collect();
             while let Some(Ok(read)) = reads.join_next().await {
                 match read {
                     Ok(ranges) if served(&ranges) > served(&best) => best = ranges,
@@ -310,20 +323,27 @@ impl Cluster {
         }
     }
 
+    /// Longer than an attempt to connect, whose failure says more than that the time is over.
+    fn read_limit(&self) -> Duration {
+        let connect_timeouts = self.0.seeds.iter().map(Server::connect_timeout);
+        2 * connect_timeouts.max().unwrap_or_default()
+    }
+
     fn build(&self, ranges: &[SlotRange]) {
         self.change_map(|map| {
             map.by_slot.fill(None);
             for SlotRange { slots, host, port } in ranges {
-                let make = || self.make_node(host, *port);
-                let Some(node) = map.node_at((host, *port), make) else {
+                let node = map.node_at((host, *port), || self.make_node(host, *port));
+                let Some(node) = node else {
                     continue;
                 };
                 node.connect_if_new();
                 let slots = usize::from(*slots.start())..=usize::from(*slots.end());
-                let of_slots = map.by_slot.get_mut(slots).unwrap_or_default();
-                of_slots.fill(Some(node));
+                let masters = map.by_slot.get_mut(slots).unwrap_or_default();
+                masters.fill(Some(node));
             }
-            let (masters, since) = (map.masters(), Instant::now().checked_sub(IMPORTING));
+            let masters = map.masters();
+            let since = Instant::now().checked_sub(IMPORTING);
             map.nodes.retain(|node| {
                 masters.iter().any(|master| Arc::ptr_eq(master, node))
                     || since.is_some_and(|since| node.has_replied_since(since))
@@ -331,7 +351,6 @@ impl Cluster {
         });
     }
 
-    /// Waits for a line to the master of a slot, or for the reason why there is none.
     pub(super) async fn line(
         &self,
         slot: Option<u16>,
@@ -361,12 +380,15 @@ impl Cluster {
         deadline: Duration,
     ) -> Result<Value, Failure> {
         let mut patience = Deadline::new(deadline / 2);
-        let (mut retries, mut tries_again, mut backoff) = (0, 0, MIN_BACKOFF);
+        let mut retries = 0;
+        let mut tries_again = 0;
+        let mut backoff = MIN_BACKOFF;
         let mut is_asking = false;
         loop {
-            let reply = match is_asking {
-                true => line.send_asking(command, deadline).await,
-                false => line.send(command, deadline).await,
+            let reply = if is_asking {
+                line.send_asking(command, deadline).await
+            } else {
+                line.send(command, deadline).await
             };
             let failure = match reply {
                 Ok(reply) => return Ok(reply),
@@ -380,33 +402,14 @@ impl Cluster {
             let Some(redirect) = failure.redirect(node.address().0) else {
                 return Err(failure);
             };
+            if matches!(redirect, Redirect::TryAgain) && !waits_for_keys {
+                return Err(failure);
+            }
+            let next = self.follow(redirect, &node, slot);
+            is_asking = next.is_asking;
             retries += 1;
-            is_asking = false;
-            let mut needs_time = retries > PROMPT_RETRIES;
-            let next = match redirect {
-                Redirect::Moved(host, port) => {
-                    self.refresh();
-                    self.redirected(&host, port, slot)
-                }
-                // Only some keys of the slot have moved.
-                Redirect::Ask(host, port) => {
-                    is_asking = true;
-                    self.redirected(&host, port, None)
-                }
-                Redirect::TryAgain if !waits_for_keys => return Err(failure),
-                Redirect::TryAgain => {
-                    tries_again += 1;
-                    needs_time = true;
-                    None
-                }
-                // A node that was reset does not know who serves the slot, but others do.
-                Redirect::Unserved => {
-                    self.refresh();
-                    tries_again += 1;
-                    needs_time = true;
-                    self.master_after(&node)
-                }
-            };
+            tries_again += u32::from(next.needs_time);
+            let needs_time = next.needs_time || retries > PROMPT_RETRIES;
             let left = patience.left();
             if retries > MAX_RETRIES
                 || tries_again > MAX_TRIES_AGAIN
@@ -418,18 +421,61 @@ impl Cluster {
                 real_time::sleep_until(Instant::now() + backoff.min(left)).await;
                 backoff = (backoff * 2).min(MAX_BACKOFF);
             }
-            let node = next.or_else(|| self.master(slot)).unwrap_or(node);
+            let node = next.node.or_else(|| self.master(slot)).unwrap_or(node);
             *line = node.redirected_line(&mut Deadline::new(deadline)).await?;
+        }
+    }
+
+    /// Returns where a command for a slot is sent next, which `node` has not run.
+    fn follow(&self, redirect: Redirect, node: &Arc<Node>, slot: Option<u16>) -> NextNode {
+        match redirect {
+            Redirect::Moved(host, port) => {
+                self.refresh();
+                NextNode {
+                    node: self.redirected(&host, port, slot),
+                    is_asking: false,
+                    needs_time: false,
+                }
+            }
+            // Only some keys of the slot have moved.
+            Redirect::Ask(host, port) => NextNode {
+                node: self.redirected(&host, port, None),
+                is_asking: true,
+                needs_time: false,
+            },
+            Redirect::TryAgain => NextNode {
+                node: None,
+                is_asking: false,
+                needs_time: true,
+            },
+            // A node that was reset does not know who serves the slot, but others do.
+            Redirect::Unserved => {
+                self.refresh();
+                NextNode {
+                    node: self.master_after(node),
+                    is_asking: false,
+                    needs_time: true,
+                }
+            }
         }
     }
 }
 
-/// Returns how many slots have a master in these ranges.
+/// The node that gets a command after a redirect.
+struct NextNode {
+    /// Missing if it is the master of the slot.
+    node: Option<Arc<Node>>,
+    /// Whether the node only imports the slot.
+    is_asking: bool,
+    /// Whether the keys are on two nodes, or no node serves the slot: that may last.
+    needs_time: bool,
+}
+
+/// How many slots have a master in these ranges.
 fn served(ranges: &[SlotRange]) -> usize {
     ranges.iter().map(|range| range.slots.len()).sum()
 }
 
-/// The error of a node that knows of no master for a slot.
 fn unserved() -> RedisError {
     let text = "Hash slot not served".to_owned();
     redis::make_extension_error("CLUSTERDOWN".to_owned(), Some(text))
@@ -448,8 +494,10 @@ async fn read_from(node: Arc<Node>, limit: Duration) -> Result<Vec<SlotRange>, F
 /// Reads the reply to CLUSTER SLOTS of the node at the host `asked`. Returns `None` if it is malformed.
 fn parse(reply: Value, asked: &str) -> Option<Vec<SlotRange>> {
     let ranges: Vec<Vec<Value>> = from_redis_value(reply).ok()?;
-    let parsed = ranges.iter().map(|range| parse_range(range, asked));
-    parsed.collect()
+    ranges
+        .iter()
+        .map(|range| parse_range(range, asked))
+        .collect()
 }
 
 fn parse_range(range: &[Value], asked: &str) -> Option<SlotRange> {

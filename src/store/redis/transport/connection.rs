@@ -12,7 +12,7 @@ use super::failure::Failure;
 pub(super) type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// The node of a connection, as the tasks of the connection know it.
-pub(super) trait Owner: Send + Sync {
+pub(super) trait ConnectionOwner: Send + Sync {
     /// Replaces the connection, which is lost.
     fn lost(&self);
 
@@ -27,7 +27,7 @@ pub(super) type OnPush = Box<dyn Fn(&PushInfo) + Send + Sync>;
 pub(super) type Driver = Boxed<'static, ()>;
 
 /// For a connection that is made for one question.
-impl Owner for () {
+impl ConnectionOwner for () {
     fn lost(&self) {}
 
     fn renew(&self) -> Boxed<'_, Result<(), Failure>> {
@@ -64,7 +64,7 @@ impl Connection {
     pub(super) fn driven(
         connection: MultiplexedConnection,
         driver: Driver,
-        owner: Arc<dyn Owner>,
+        owner: Arc<dyn ConnectionOwner>,
     ) -> Self {
         let own = Self::Own(connection, JoinSet::new());
         own.with_task(async move {
@@ -94,7 +94,6 @@ impl Connection {
         }
     }
 
-    /// Subscribes to channels.
     #[cfg(feature = "sentinel")]
     pub(super) async fn subscribe(&self, channels: &[&str]) -> RedisResult<()> {
         match self {

@@ -11,7 +11,7 @@ use redis::{ConnectionInfo, RedisConnectionInfo};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use super::connection::{Boxed, Owner};
+use super::connection::{Boxed, ConnectionOwner};
 use super::failure::Failure;
 use crate::error::{Error, warning};
 use crate::store::redis::protocol::ServerName;
@@ -101,13 +101,13 @@ pub(crate) struct CredentialSource {
     /// The servers of the store, for the log.
     servers: ServerName,
     provide: Arc<Provide>,
-    state: Mutex<State>,
+    state: Mutex<CredentialState>,
 }
 
 type Provide = dyn Fn() -> Boxed<'static, Provided> + Send + Sync;
 
 #[derive(Default)]
-struct State {
+struct CredentialState {
     kept: Option<Arc<Login>>,
     /// Why the last fetch failed, and when.
     failure: Option<(Arc<str>, Instant)>,
@@ -138,7 +138,6 @@ struct RefusedRenewal {
 }
 
 impl Login {
-    /// Returns the time until they are replaced.
     fn left(&self) -> Duration {
         let life = self.credentials.life;
         let kept = life.map_or(RETRY, |life| (life / 4 * 3).max(RETRY));
@@ -150,22 +149,21 @@ impl Login {
         life.is_some_and(|life| self.fetched_at.elapsed() < life)
     }
 
-    /// Returns the settings with this user and password.
     pub(super) fn apply_to(&self, info: &ConnectionInfo) -> ConnectionInfo {
         let Credentials { user, password, .. } = &self.credentials;
-        let of_password = RedisConnectionInfo::default()
+        let mut settings = RedisConnectionInfo::default()
             .set_db(info.redis_settings().db())
             .set_password(password);
-        info.clone().set_redis_settings(match user {
-            Some(user) => of_password.set_username(user),
-            None => of_password,
-        })
+        if let Some(user) = user {
+            settings = settings.set_username(user);
+        }
+        info.clone().set_redis_settings(settings)
     }
 }
 
 impl RefusedRenewal {
     fn begin(server: &ServerName, failure: Failure) -> Self {
-        warn_of_old_credentials(&failure.into_error(RETRY));
+        warn_about_old_credentials(&failure.into_error(RETRY));
         Self {
             server: server.clone(),
             is_over: false,
@@ -190,7 +188,7 @@ impl Drop for RefusedRenewal {
     }
 }
 
-fn warn_of_old_credentials(error: &Error) {
+fn warn_about_old_credentials(error: &Error) {
     tracing::warn!(
         target: "tollgate::diagnostics",
         code = warning::OLD_CREDENTIALS,
@@ -207,8 +205,7 @@ impl Fetch {
     }
 }
 
-impl State {
-    /// Returns the outcome of a fetch, unless another one is due.
+impl CredentialState {
     fn outcome(&self) -> Option<Result<Arc<Login>, Arc<str>>> {
         match (&self.kept, &self.failure) {
             (Some(kept), _) if !kept.left().is_zero() => Some(Ok(Arc::clone(kept))),
@@ -219,7 +216,6 @@ impl State {
         }
     }
 
-    /// Returns the last credentials until the end of their life.
     fn valid(&self) -> Option<&Arc<Login>> {
         self.kept.as_ref().filter(|kept| kept.is_valid())
     }
@@ -238,7 +234,7 @@ impl CredentialSource {
         })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, CredentialState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -268,7 +264,6 @@ impl CredentialSource {
         Some(format!("no answer for {waited} ms").into())
     }
 
-    /// Returns the kept credentials, or else the outcome of a fetch.
     async fn current(self: &Arc<Self>) -> Result<Arc<Login>, Arc<str>> {
         loop {
             let (mut end, left) = {
@@ -283,14 +278,15 @@ impl CredentialSource {
     }
 
     /// Starts a fetch in the current runtime, unless one is in progress. Returns its end, and the time that it has left.
-    fn fetch(self: &Arc<Self>, state: &mut State) -> (watch::Receiver<()>, Duration) {
+    fn fetch(self: &Arc<Self>, state: &mut CredentialState) -> (watch::Receiver<()>, Duration) {
         if let Some(fetch) = &state.fetch
             && let Some(left) = fetch.left()
         {
             return (fetch.end.clone(), left);
         }
         let (ending, end) = watch::channel(());
-        let (source, provide) = (Arc::downgrade(self), Arc::clone(&self.provide));
+        let source = Arc::downgrade(self);
+        let provide = Arc::clone(&self.provide);
         let mut task = JoinSet::new();
         task.spawn(async move {
             let outcome = fetched(provide).await;
@@ -329,7 +325,7 @@ impl CredentialSource {
                 let is_first = state.kept.is_some() && !mem::replace(&mut state.is_failing, true);
                 drop(state);
                 if is_first {
-                    warn_of_old_credentials(&error::no_credentials(&self.servers, &cause));
+                    warn_about_old_credentials(&error::no_credentials(&self.servers, &cause));
                 }
             }
         }
@@ -338,10 +334,8 @@ impl CredentialSource {
     /// Forgets credentials that a server has rejected, so that the next attempt asks for others. New ones are kept: the
     /// server would reject the next ones too, and no token service is asked by each attempt.
     pub(super) fn reject(&self, login: &Arc<Login>) {
-        let mut state = self.state();
-        let is_kept = |kept: &mut Arc<Login>| Arc::ptr_eq(kept, login);
         if login.fetched_at.elapsed() >= RETRY {
-            state.kept.take_if(is_kept);
+            self.state().kept.take_if(|kept| Arc::ptr_eq(kept, login));
         }
     }
 
@@ -354,7 +348,7 @@ impl CredentialSource {
         self: Arc<Self>,
         login: Arc<Login>,
         server: ServerName,
-        owner: Arc<dyn Owner>,
+        owner: Arc<dyn ConnectionOwner>,
     ) {
         let mut refused: Option<RefusedRenewal> = None;
         let mut wait = login.left();
@@ -380,7 +374,6 @@ impl CredentialSource {
     }
 }
 
-/// Asks the application for credentials.
 async fn fetched(provide: Arc<Provide>) -> Result<Arc<Login>, Arc<str>> {
     // In a task of its own: a panic of the application is an outcome.
     let mut fetch = JoinSet::new();

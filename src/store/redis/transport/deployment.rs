@@ -96,7 +96,6 @@ impl Deployment {
         }
     }
 
-    /// Whether the URL names a cluster.
     pub(crate) fn is_cluster(&self) -> bool {
         match self.servers {
             #[cfg(feature = "cluster")]
@@ -110,15 +109,16 @@ impl Deployment {
         self.is_cluster() || self.learned_slots.load(Ordering::Relaxed)
     }
 
-    /// Remembers that the servers divide their keys into slots.
     pub(crate) fn learn_slots(&self) {
         self.learned_slots.store(true, Ordering::Relaxed);
     }
 
     /// Returns the way to the keys of a slot from a runtime. New connections try EVALSHA with a key of these names.
     pub(crate) fn route(&self, runtime: &Handle, names: &KeyNames, slot: Option<u16>) -> Route {
-        let connect = || self.transport(runtime, names.block_list().into());
-        Route::new(self.per_runtime.get_or_make(runtime, connect), slot)
+        let transport = self.per_runtime.get_or_make(runtime, || {
+            self.transport(runtime, names.block_list().into())
+        });
+        Route::new(transport, slot)
     }
 
     fn transport(&self, runtime: &Handle, trial_key: Arc<str>) -> Transport {
@@ -126,28 +126,37 @@ impl Deployment {
             trial_key,
             credentials: self.credentials.clone(),
         });
-        let awaited = |server: &Server| server.clone().awaited_for(self.longest_deadline.clone());
         let node = match &self.servers {
             Servers::Given(connection) => Node::new(Given(Arc::clone(connection)), runtime),
-            Servers::One(server) => Node::new(awaited(server).for_calls(&for_calls), runtime),
+            Servers::One(server) => Node::new(self.awaited(server).for_calls(&for_calls), runtime),
             #[cfg(feature = "sentinel")]
             Servers::Sentinels {
                 sentinels,
                 service,
                 master,
             } => {
-                let (name, all) = (self.name.clone(), sentinels.iter().map(awaited));
-                let master = awaited(master).for_calls(&for_calls);
-                Node::new(Sentinels::new(name, all, service, master, runtime), runtime)
+                let name = self.name.clone();
+                let sentinels = sentinels.iter().map(|sentinel| self.awaited(sentinel));
+                let master = self.awaited(master).for_calls(&for_calls);
+                let sentinels = Sentinels::new(name, sentinels, service, master, runtime);
+                Node::new(sentinels, runtime)
             }
             #[cfg(feature = "cluster")]
             Servers::Cluster { seeds } => {
-                let nodes = seeds.iter().map(|seed| awaited(seed).for_calls(&for_calls));
-                let cluster = Cluster::new(self.name.clone(), nodes.collect(), runtime);
+                let seeds = seeds
+                    .iter()
+                    .map(|seed| self.awaited(seed).for_calls(&for_calls))
+                    .collect();
+                let cluster = Cluster::new(self.name.clone(), seeds, runtime);
                 return Transport::Cluster(cluster);
             }
         };
         Transport::One(node)
+    }
+
+    /// The server, whose connection calls of all stores await.
+    fn awaited(&self, server: &Server) -> Server {
+        server.clone().awaited_for(self.longest_deadline.clone())
     }
 }
 

@@ -16,7 +16,7 @@ use tokio::net::TcpStream;
 #[cfg(unix)]
 use tokio::net::UnixStream;
 
-use super::connection::{Boxed, Connection, Driver, GivenConnection, OnPush, Owner};
+use super::connection::{Boxed, Connection, ConnectionOwner, Driver, GivenConnection, OnPush};
 use super::credentials::CredentialSource;
 use super::failure::{Cause, Failure};
 use super::stream::{self, Stream};
@@ -71,7 +71,10 @@ pub(super) trait Dial: Send + Sync {
     }
 
     /// Connects, within a time of its own. Returns the connection and the server that it leads to.
-    fn dial(&self, owner: Arc<dyn Owner>) -> Boxed<'_, Result<(Connection, ServerName), Failure>>;
+    fn dial(
+        &self,
+        owner: Arc<dyn ConnectionOwner>,
+    ) -> Boxed<'_, Result<(Connection, ServerName), Failure>>;
 
     /// Whether this process replaces a lost connection. The application's replaces itself.
     fn reconnects(&self) -> bool {
@@ -92,7 +95,10 @@ impl Dial for Given {
         &ServerName::UNKNOWN
     }
 
-    fn dial(&self, _: Arc<dyn Owner>) -> Boxed<'_, Result<(Connection, ServerName), Failure>> {
+    fn dial(
+        &self,
+        _: Arc<dyn ConnectionOwner>,
+    ) -> Boxed<'_, Result<(Connection, ServerName), Failure>> {
         let connection = Connection::Given(Arc::clone(&self.0));
         Box::pin(async { Ok((connection, ServerName::UNKNOWN)) })
     }
@@ -141,7 +147,6 @@ impl Server {
         }
     }
 
-    /// Sets for how long calls wait for a connection.
     pub(super) fn awaited_for(self, longest_deadline: LongestDeadline) -> Self {
         Self {
             longest_deadline,
@@ -149,13 +154,11 @@ impl Server {
         }
     }
 
-    /// Sets what connections that send calls have.
     pub(super) fn for_calls(self, for_calls: &Arc<ForCalls>) -> Self {
         let for_calls = Some(Arc::clone(for_calls));
         Self { for_calls, ..self }
     }
 
-    /// Sets the files that each new connection reads.
     #[cfg(feature = "tls")]
     pub(crate) fn with_tls_files(self, tls_files: Option<Arc<TlsFiles>>) -> Self {
         Self { tls_files, ..self }
@@ -198,12 +201,10 @@ impl Server {
         self.protocol
     }
 
-    /// The limit on a step of an attempt to connect.
     pub(super) fn connect_timeout(&self) -> Duration {
         self.longest_deadline.connect_timeout()
     }
 
-    /// Waits for a step of an attempt to connect.
     pub(super) async fn in_time<T>(
         &self,
         step: impl Future<Output = RedisResult<T>>,
@@ -213,7 +214,6 @@ impl Server {
         outcome.unwrap_or_else(|| Err(self.timed_out()))
     }
 
-    /// The error of an attempt to connect that took too long.
     pub(super) fn timed_out(&self) -> RedisError {
         let text = format!("no connection within {:?}", self.connect_timeout());
         io::Error::new(io::ErrorKind::TimedOut, text).into()
@@ -222,7 +222,7 @@ impl Server {
     /// Connects with current credentials, and renews them while the connection lasts.
     pub(super) async fn connect_for_calls(
         &self,
-        owner: Arc<dyn Owner>,
+        owner: Arc<dyn ConnectionOwner>,
     ) -> Result<Connection, Failure> {
         let for_calls = self.for_calls.as_ref();
         let Some(source) = for_calls.and_then(|settings| settings.credentials.as_ref()) else {
@@ -255,7 +255,10 @@ impl Server {
     ///
     /// Such a server quotes the arguments of a call in its error. They are no text, so the client cannot read the error
     /// and closes the connection: all calls in flight would fail with an error that says nothing about EVALSHA.
-    async fn connect_and_try(&self, owner: Arc<dyn Owner>) -> Result<Connection, Failure> {
+    async fn connect_and_try(
+        &self,
+        owner: Arc<dyn ConnectionOwner>,
+    ) -> Result<Connection, Failure> {
         let connection = self.connect(owner, None).await?;
         let Some(ForCalls { trial_key, .. }) = self.for_calls.as_deref() else {
             return Ok(connection);
@@ -264,7 +267,7 @@ impl Server {
         // No script has this hash. Proxies that choose a server by the keys of a call refuse one without keys.
         trial.arg("0".repeat(40)).arg(1).arg(&**trial_key);
         match self.in_time(connection.send(&trial)).await {
-            Err(error) if error::act_of(&error) == Act::UnknownCommand || error.is_timeout() => {
+            Err(error) if error::find_act(&error) == Act::UnknownCommand || error.is_timeout() => {
                 Err(Failure::to_connect(&self.name, error))
             }
             Err(_) => Ok(connection),
@@ -280,7 +283,7 @@ impl Server {
     /// Connects. Messages that the server pushes go to `on_push`.
     pub(super) async fn connect(
         &self,
-        owner: Arc<dyn Owner>,
+        owner: Arc<dyn ConnectionOwner>,
         on_push: Option<OnPush>,
     ) -> Result<Connection, Failure> {
         let error = match self.in_time(self.handshake(on_push)).await {
@@ -298,9 +301,10 @@ impl Server {
                     return Err(Failure::to_connect(&self.name, error));
                 }
                 // A port that has spoken Redis before does not speak TLS.
-                match self.has_connected.load(Ordering::Relaxed) {
-                    true => Handshake::Unknown,
-                    false => Handshake::Plain,
+                if self.has_connected.load(Ordering::Relaxed) {
+                    Handshake::Unknown
+                } else {
+                    Handshake::Plain
                 }
             }
             _ => Handshake::Unknown,
@@ -340,8 +344,8 @@ impl Server {
                 Ok::<_, ()>(())
             });
         }
-        let connected = MultiplexedConnection::new_with_config(&settings, stream, config);
-        let (connection, driver) = connected.await?;
+        let (connection, driver) =
+            MultiplexedConnection::new_with_config(&settings, stream, config).await?;
         Ok((connection, Box::pin(driver)))
     }
 
@@ -352,12 +356,13 @@ impl Server {
             ConnectionAddr::TcpTls { host, port, .. } => {
                 let config = match &self.tls_files {
                     Some(tls_files) => tls_files.config().await.map_err(unusable_files)?,
-                    None => tls_files::of_public_servers(),
+                    None => tls_files::public_servers(),
                 };
                 // A port that has spoken TLS needs no proof.
-                match self.has_connected.load(Ordering::Relaxed) {
-                    true => Box::new(stream::tls(config, host, *port).await?),
-                    false => Box::new(stream::tls_unless_plain(config, host, *port).await?),
+                if self.has_connected.load(Ordering::Relaxed) {
+                    Box::new(stream::tls(config, host, *port).await?)
+                } else {
+                    Box::new(stream::tls_unless_plain(config, host, *port).await?)
                 }
             }
             #[cfg(unix)]
@@ -390,7 +395,10 @@ impl Dial for Server {
         }
     }
 
-    fn dial(&self, owner: Arc<dyn Owner>) -> Boxed<'_, Result<(Connection, ServerName), Failure>> {
+    fn dial(
+        &self,
+        owner: Arc<dyn ConnectionOwner>,
+    ) -> Boxed<'_, Result<(Connection, ServerName), Failure>> {
         Box::pin(async move {
             let connection = self.connect_for_calls(owner).await?;
             Ok((connection, self.name.clone()))
@@ -421,7 +429,6 @@ async fn unasked_error(addr: &ConnectionAddr) -> Option<RedisError> {
     real_time::timeout(PROBE_TIMEOUT, error).await?
 }
 
-/// Names several servers together, for errors.
 #[cfg(any(feature = "cluster", feature = "sentinel"))]
 pub(super) fn name_all<'a>(
     what: &'static str,

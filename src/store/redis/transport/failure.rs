@@ -65,21 +65,18 @@ impl From<RedisError> for Cause {
 
 impl Failure {
     fn new(server: &ServerName, cause: impl Into<Cause>, fate: Fate) -> Self {
-        let (server, cause) = (server.clone(), cause.into());
         Self {
-            server,
-            cause,
+            server: server.clone(),
+            cause: cause.into(),
             fate,
         }
     }
 
-    /// The failure of an attempt to connect.
     pub(super) fn to_connect(server: &ServerName, cause: impl Into<Cause>) -> Self {
         Self::new(server, cause, Fate::NotRun)
     }
 
-    /// The failure of a command that was written.
-    pub(super) fn of_command(server: &ServerName, error: RedisError) -> Self {
+    pub(super) fn from_command(server: &ServerName, error: RedisError) -> Self {
         let fate = match error.kind() {
             ErrorKind::Server(
                 ServerErrorKind::Ask
@@ -96,7 +93,7 @@ impl Failure {
     }
 
     /// No reply, or no connection, within the deadline.
-    pub(super) fn of_deadline(server: &ServerName, late: Late, fate: Fate) -> Self {
+    pub(super) fn from_deadline(server: &ServerName, late: Late, fate: Fate) -> Self {
         Self::new(server, Cause::Late(late), fate)
     }
 
@@ -105,7 +102,6 @@ impl Failure {
         Self::new(server, Cause::OutOfSync { reconnects }, Fate::Unknown)
     }
 
-    /// Converts the failure of a call with this deadline.
     pub(crate) fn into_error(self, deadline: Duration) -> Error {
         match self.cause {
             Cause::Late(late) => error::timeout(&self.server, deadline, late),
@@ -115,7 +111,6 @@ impl Failure {
         }
     }
 
-    /// The error of the server or of the client, if there is one.
     pub(crate) fn error(&self) -> Option<&RedisError> {
         match &self.cause {
             Cause::Late(_) | Cause::OutOfSync { .. } | Cause::NoCredentials(_) => None,
@@ -123,16 +118,14 @@ impl Failure {
         }
     }
 
-    /// Returns the act for the error of the server or of the client.
     pub(crate) fn act(&self) -> Act {
-        self.error().map_or(Act::Nothing, error::act_of)
+        self.error().map_or(Act::Nothing, error::find_act)
     }
 
     pub(crate) fn is_late(&self) -> bool {
         self.late().is_some()
     }
 
-    /// The missed deadline, if that is the cause.
     pub(crate) fn late(&self) -> Option<Late> {
         match self.cause {
             Cause::Late(late) => Some(late),
@@ -140,13 +133,11 @@ impl Failure {
         }
     }
 
-    /// Whether the connection is lost.
     pub(super) fn is_lost(&self) -> bool {
-        let is_lost = |error: &RedisError| error.is_unrecoverable_error() || error.is_timeout();
-        self.error().is_none_or(is_lost)
+        self.error()
+            .is_none_or(|error| error.is_unrecoverable_error() || error.is_timeout())
     }
 
-    /// Whether the set-up of the client or of the server is wrong.
     pub(super) fn is_misconfigured(&self) -> bool {
         self.error().is_some_and(error::is_misconfigured)
     }
@@ -196,7 +187,7 @@ mod tests {
     fn reply(text: &str) -> Failure {
         let reply = redis::parse_redis_value(format!("-{text}\r\n").as_bytes());
         let error = reply.and_then(Value::extract_error).unwrap_err();
-        Failure::of_command(&ServerName::UNKNOWN, error)
+        Failure::from_command(&ServerName::UNKNOWN, error)
     }
 
     #[test]
@@ -219,7 +210,7 @@ mod tests {
             io::ErrorKind::ConnectionReset,
             io::ErrorKind::TimedOut,
         ] {
-            let lost = Failure::of_command(&ServerName::UNKNOWN, io::Error::from(kind).into());
+            let lost = Failure::from_command(&ServerName::UNKNOWN, io::Error::from(kind).into());
             assert_eq!(lost.fate, Fate::Unknown, "{kind}");
             assert!(lost.is_lost(), "{kind}");
         }
@@ -249,7 +240,7 @@ mod tests {
             assert_eq!(reply(text).redirect("10.0.0.1"), expected, "{text}");
         }
         let lost = RedisError::from((ErrorKind::ClusterConnectionNotFound, "no connections"));
-        let lost = Failure::of_command(&ServerName::UNKNOWN, lost);
+        let lost = Failure::from_command(&ServerName::UNKNOWN, lost);
         assert_eq!(lost.redirect(""), None);
     }
 }

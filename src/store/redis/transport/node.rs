@@ -12,7 +12,7 @@ use redis::{Cmd, RedisResult, Value};
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
-use super::connection::{Boxed, Connection, Owner};
+use super::connection::{Boxed, Connection, ConnectionOwner};
 use super::dial::Dial;
 use super::failure::{Failure, Fate};
 use crate::clock::micros;
@@ -45,7 +45,7 @@ pub(crate) struct Node {
     /// The runtime that owns the connection. Background tasks run here, not on the caller's runtime, which may shut down or
     /// stall first.
     runtime: Handle,
-    state: watch::Sender<State>,
+    state: watch::Sender<NodeState>,
     /// A call waits here before it is sent, so that those that were never sent are distinguished from those that the server
     /// does not answer.
     places: Arc<Semaphore>,
@@ -55,7 +55,7 @@ pub(crate) struct Node {
     round_trip: AtomicU64,
 }
 
-enum State {
+enum NodeState {
     /// Not used yet, or the last attempt failed. Each call gets its failure until then.
     Down(Option<(Failure, Instant)>),
     /// An attempt is in progress. It will probably fail as the previous one did.
@@ -63,6 +63,17 @@ enum State {
     Up(Arc<Up>),
     /// A call was not answered for a deadline, and a PING is on its way.
     Silent(Arc<Up>),
+}
+
+/// What a call without a connection has to expect.
+enum Outlook {
+    Up(Arc<Up>),
+    /// The last attempt failed, and the next one is not due yet.
+    Fails(Failure),
+    /// An attempt has to be started.
+    IsDue,
+    /// An attempt or a PING is in progress, and will probably fail in this way.
+    Waits(Option<Failure>),
 }
 
 /// An established connection.
@@ -94,7 +105,7 @@ pub(crate) struct Line {
     pub(super) has_run: bool,
 }
 
-impl State {
+impl NodeState {
     fn up(&self) -> Option<&Arc<Up>> {
         match self {
             Self::Up(up) | Self::Silent(up) => Some(up),
@@ -102,11 +113,22 @@ impl State {
         }
     }
 
-    fn is_of(&self, since: Instant) -> bool {
+    fn has_begun_at(&self, since: Instant) -> bool {
         self.up().is_some_and(|up| up.since == since)
     }
 
-    /// The failure of the last attempt.
+    fn outlook(&self) -> Outlook {
+        match self {
+            Self::Up(up) => Outlook::Up(Arc::clone(up)),
+            Self::Down(Some((failure, retry_at))) if Instant::now() < *retry_at => {
+                Outlook::Fails(failure.clone())
+            }
+            Self::Down(_) => Outlook::IsDue,
+            Self::Connecting(likely) => Outlook::Waits(likely.clone()),
+            Self::Silent(_) => Outlook::Waits(None),
+        }
+    }
+
     fn failure(&self) -> Option<&Failure> {
         match self {
             Self::Down(failed) => failed.as_ref().map(|(failure, _)| failure),
@@ -122,7 +144,7 @@ impl Node {
         Arc::new(Self {
             dial: Box::new(dial),
             runtime: runtime.clone(),
-            state: watch::Sender::new(State::Down(None)),
+            state: watch::Sender::new(NodeState::Down(None)),
             places: Arc::new(Semaphore::new(LINES)),
             made_at: Instant::now(),
             replied_at: AtomicU64::new(0),
@@ -130,12 +152,10 @@ impl Node {
         })
     }
 
-    /// The configured server, for errors.
     pub(crate) fn server(&self) -> &ServerName {
         self.dial.server()
     }
 
-    /// The server that the connection leads to, for errors.
     pub(crate) fn connected_server(&self) -> ServerName {
         match self.state.borrow().up() {
             Some(up) => up.server.clone(),
@@ -148,25 +168,22 @@ impl Node {
         self.dial.address()
     }
 
-    /// Whether the server has replied to any command since then.
     pub(crate) fn has_replied_since(&self, since: Instant) -> bool {
         let replied_at = Duration::from_micros(self.replied_at.load(Ordering::Relaxed));
         !replied_at.is_zero() && self.made_at + replied_at >= since
     }
 
-    /// Returns the last round trip.
     pub(crate) fn round_trip(&self) -> Duration {
         Duration::from_micros(self.round_trip.load(Ordering::Relaxed))
     }
 
     #[cfg(any(feature = "cluster", feature = "sentinel"))]
     pub(super) fn is_up(&self) -> bool {
-        matches!(*self.state.borrow(), State::Up(_))
+        matches!(*self.state.borrow(), NodeState::Up(_))
     }
 
-    /// Returns a line, if one is free now.
     pub(super) fn try_line(self: &Arc<Self>) -> Option<Line> {
-        let State::Up(up) = &*self.state.borrow() else {
+        let NodeState::Up(up) = &*self.state.borrow() else {
             return None;
         };
         let place = Arc::clone(&self.places).try_acquire_owned().ok()?;
@@ -180,9 +197,10 @@ impl Node {
         }
         // A call learns why connecting fails before it waits for a place. Meanwhile the connection may be lost.
         self.up(deadline).await?;
-        let place = Arc::clone(&self.places).acquire_owned();
-        let place = deadline.wait(place).await;
-        let place = place.map_err(|late| self.unsent(late))?;
+        let place = deadline
+            .wait(Arc::clone(&self.places).acquire_owned())
+            .await
+            .map_err(|late| self.unsent(late))?;
         let up = self.up(deadline).await?;
         Ok(self.line_over(up, place.ok()))
     }
@@ -197,13 +215,11 @@ impl Node {
         Ok(self.line_over(self.up(deadline).await?, None))
     }
 
-    /// Sends a PING.
     pub(crate) async fn ping(self: &Arc<Self>, deadline: &mut Deadline) -> Result<(), Failure> {
         let line = self.line(deadline).await?;
         line.ping(deadline.left()).await
     }
 
-    /// Sends a command without keys.
     pub(crate) async fn query(
         self: &Arc<Self>,
         command: &Cmd,
@@ -231,51 +247,46 @@ impl Node {
         Some(Failure::to_connect(self.server(), cause))
     }
 
-    /// Waits until the connection is established, or until an attempt fails.
     async fn up(self: &Arc<Self>, deadline: &mut Deadline) -> Result<Arc<Up>, Failure> {
         let mut states = self.state.subscribe();
         let mut half = Deadline::new(deadline.left() / 2);
         loop {
-            let (is_due, likely) = match &*states.borrow_and_update() {
-                State::Up(up) => return Ok(Arc::clone(up)),
-                State::Down(Some((failure, retry_at))) if Instant::now() < *retry_at => {
-                    return Err(failure.clone());
+            let outlook = states.borrow_and_update().outlook();
+            let likely = match outlook {
+                Outlook::Up(up) => return Ok(up),
+                Outlook::Fails(failure) => return Err(failure),
+                Outlook::IsDue => {
+                    self.connect(|state| matches!(state, NodeState::Down(_)));
+                    continue;
                 }
-                State::Down(_) => (true, None),
-                State::Connecting(likely) => (false, likely.clone()),
-                State::Silent(_) => (false, None),
+                Outlook::Waits(likely) => likely,
             };
-            if is_due {
-                self.connect(|state| matches!(state, State::Down(_)));
-                continue;
-            }
             // A timeout would hide what is wrong with the set-up.
             let wait = match &likely {
                 Some(failure) if failure.is_misconfigured() => &mut half,
                 _ => &mut *deadline,
             };
             if let Err(late) = wait.wait(states.changed()).await {
-                let unsent = || self.unsent(late);
-                return Err(self.obstacle().or(likely).unwrap_or_else(unsent));
+                let known = self.obstacle().or(likely);
+                return Err(known.unwrap_or_else(|| self.unsent(late)));
             }
         }
     }
 
-    /// The failure of a call that got no line within its deadline.
     fn unsent(&self, late: Late) -> Failure {
-        Failure::of_deadline(&self.connected_server(), late, Fate::NotRun)
+        Failure::from_deadline(&self.connected_server(), late, Fate::NotRun)
     }
 
     /// Connects in the background if that was never tried, so that the first caller need not wait.
     #[cfg(feature = "cluster")]
     pub(super) fn connect_if_new(self: &Arc<Self>) {
-        self.connect(|state| matches!(state, State::Down(None)));
+        self.connect(|state| matches!(state, NodeState::Down(None)));
     }
 
     /// Replaces the lost connection that started at `since`. Connects now, so that the next caller need not wait.
     fn replace(self: &Arc<Self>, since: Instant) {
         if self.dial.reconnects() {
-            self.connect(|state| state.is_of(since));
+            self.connect(|state| state.has_begun_at(since));
         }
     }
 
@@ -287,14 +298,13 @@ impl Node {
         }
     }
 
-    /// Starts an attempt to connect if the state calls for one.
-    fn connect(self: &Arc<Self>, is_due: impl FnOnce(&State) -> bool) {
+    fn connect(self: &Arc<Self>, is_due: impl FnOnce(&NodeState) -> bool) {
         let mut not_before = Instant::now();
         let starts = self.state.send_if_modified(|state| {
             let starts = is_due(state);
             if starts {
                 not_before = state.up().map_or(not_before, |up| up.since + BACKOFF);
-                *state = State::Connecting(state.failure().cloned());
+                *state = NodeState::Connecting(state.failure().cloned());
             }
             starts
         });
@@ -304,16 +314,17 @@ impl Node {
                 real_time::sleep_until(not_before).await;
                 match node.dialed().await {
                     Ok(up) => {
-                        node.state.send_replace(State::Up(Arc::clone(&up)));
+                        node.state.send_replace(NodeState::Up(Arc::clone(&up)));
                         node.replace_if_lost(&up);
                     }
                     Err(failure) => {
-                        let backoff = match failure.is_misconfigured() {
-                            true => MISCONFIGURED_BACKOFF,
-                            false => BACKOFF,
+                        let backoff = if failure.is_misconfigured() {
+                            MISCONFIGURED_BACKOFF
+                        } else {
+                            BACKOFF
                         };
                         let failed = (failure, Instant::now() + backoff);
-                        node.state.send_replace(State::Down(Some(failed)));
+                        node.state.send_replace(NodeState::Down(Some(failed)));
                     }
                 }
             });
@@ -348,19 +359,23 @@ impl Node {
     /// Asks a silent server for a PING. Nothing else is sent meanwhile: a hung server would execute it after its callers
     /// have gone.
     fn probe(self: &Arc<Self>, up: &Arc<Up>, deadline: Duration) {
-        let is_up = |state: &State| matches!(state, State::Up(_));
-        let silent = State::Silent(Arc::clone(up));
-        if !self.dial.reconnects() || !self.turn(up.since, is_up, silent) {
+        if !self.dial.reconnects() {
             return;
         }
-        let (node, up) = (Arc::clone(self), Arc::clone(up));
+        let silent = NodeState::Silent(Arc::clone(up));
+        let is_silenced = self.turn(up.since, |state| matches!(state, NodeState::Up(_)), silent);
+        if !is_silenced {
+            return;
+        }
+        let node = Arc::clone(self);
+        let up = Arc::clone(up);
         self.runtime.spawn(async move {
             let ping = redis::cmd("PING");
             let reply = up.connection.send(&ping);
             let limit = deadline.clamp(MIN_PROBE, MAX_PROBE);
             // An error of the server is an answer as well.
             let is_lost = match real_time::timeout(limit, reply).await {
-                Some(Err(error)) => Failure::of_command(&up.server, error).is_lost(),
+                Some(Err(error)) => Failure::from_command(&up.server, error).is_lost(),
                 Some(Ok(reply)) if !is_pong(&reply) => return node.end(&up),
                 Some(Ok(_)) => false,
                 None => true,
@@ -368,7 +383,7 @@ impl Node {
             if is_lost {
                 node.replace(up.since);
             } else {
-                node.turn(up.since, |_| true, State::Up(up));
+                node.turn(up.since, |_| true, NodeState::Up(up));
             }
         });
     }
@@ -389,9 +404,9 @@ impl Node {
 
     /// Moves the connection that started at `since` from one state to another, if it is still in the first. Returns whether
     /// it was.
-    fn turn(&self, since: Instant, from: impl FnOnce(&State) -> bool, to: State) -> bool {
+    fn turn(&self, since: Instant, from: impl FnOnce(&NodeState) -> bool, to: NodeState) -> bool {
         self.state.send_if_modified(|state| {
-            let is_same = state.is_of(since) && from(state);
+            let is_same = state.has_begun_at(since) && from(state);
             if is_same {
                 *state = to;
             }
@@ -408,7 +423,7 @@ impl Node {
     }
 }
 
-impl Owner for Attempt {
+impl ConnectionOwner for Attempt {
     fn lost(&self) {
         self.is_lost.store(true, Ordering::SeqCst);
         if let Some(node) = self.node.upgrade() {
@@ -423,7 +438,7 @@ impl Owner for Attempt {
             };
             let next = node.dialed().await?;
             // Calls in flight end over the old connection.
-            node.turn(self.since, |_| true, State::Up(Arc::clone(&next)));
+            node.turn(self.since, |_| true, NodeState::Up(Arc::clone(&next)));
             node.replace_if_lost(&next);
             Ok(())
         })
@@ -436,7 +451,6 @@ impl Line {
         &self.node
     }
 
-    /// The server, for errors.
     pub(crate) fn server(&self) -> &ServerName {
         &self.up.server
     }
@@ -504,13 +518,13 @@ impl Line {
             Ok(Err(error)) => error,
             Err(late) => {
                 node.probe(up, deadline);
-                return Err(Failure::of_deadline(&up.server, late, Fate::Unknown));
+                return Err(Failure::from_deadline(&up.server, late, Fate::Unknown));
             }
         };
         if error.code().is_some() {
             node.record_reply(&wait);
         }
-        let failure = Failure::of_command(&up.server, error);
+        let failure = Failure::from_command(&up.server, error);
         if failure.act() == Act::Replica {
             node.give_up();
         }
@@ -540,6 +554,17 @@ mod tests {
         Node::new(Server::new(info, None), &Handle::current())
     }
 
+    fn since(node: &Node) -> Option<Instant> {
+        node.state.borrow().up().map(|up| up.since)
+    }
+
+    fn runtime() -> tokio::runtime::Runtime {
+        tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap()
+    }
+
     fn patience() -> Deadline {
         Deadline::new(Duration::from_secs(5))
     }
@@ -548,16 +573,15 @@ mod tests {
     async fn a_server_that_is_slower_than_the_deadline_keeps_its_connection() {
         let server = RedisServer::start();
         let node = node(&server.url());
-        let since = || node.state.borrow().up().map(|up| up.since);
         let line = node.line(&mut patience()).await.unwrap();
-        let before = since();
+        let before = since(&node);
         let mut slow = redis::cmd("BLPOP");
         slow.arg("nothing").arg(0.2);
         let failure = line.send(&slow, DEADLINE).await.unwrap_err();
         assert!(failure.is_late() && failure.fate == Fate::Unknown);
         assert!(node.try_line().is_none());
         node.line(&mut patience()).await.unwrap();
-        assert_eq!(since(), before);
+        assert_eq!(since(&node), before);
     }
 
     /// Its first connection is lost before the node has it.
@@ -576,7 +600,7 @@ mod tests {
 
         fn dial(
             &self,
-            owner: Arc<dyn Owner>,
+            owner: Arc<dyn ConnectionOwner>,
         ) -> Boxed<'_, Result<(Connection, ServerName), Failure>> {
             Box::pin(async move {
                 if self.0.fetch_add(1, Ordering::SeqCst) == 0 {
@@ -592,15 +616,15 @@ mod tests {
     async fn a_connection_that_is_lost_before_it_is_used_is_replaced() {
         let dial = Arc::new(LostAtOnce(AtomicU64::new(0)));
         let node = Node::new(Arc::clone(&dial), &Handle::current());
-        node.connect(|state| matches!(state, State::Down(None)));
+        node.connect(|state| matches!(state, NodeState::Down(None)));
         let mut states = node.state.subscribe();
-        let is_replaced = |state: &State| {
+        let replaced = states.wait_for(|state| {
             state
                 .up()
                 .is_some_and(|up| !up.attempt.is_lost.load(Ordering::SeqCst))
-        };
-        let replaced = real_time::timeout(Duration::from_secs(5), states.wait_for(is_replaced));
-        assert!(replaced.await.is_some());
+        });
+        let replaced = real_time::timeout(Duration::from_secs(5), replaced).await;
+        assert!(replaced.is_some());
         assert_eq!(dial.0.load(Ordering::SeqCst), 2);
     }
 
@@ -622,11 +646,8 @@ mod tests {
         // It accepts connections, and never replies.
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("redis://{}", listener.local_addr().unwrap());
-        let runtime = || {
-            let mut builder = tokio::runtime::Builder::new_current_thread();
-            builder.enable_all().build().unwrap()
-        };
-        let (own, other) = (runtime(), runtime());
+        let own = runtime();
+        let other = runtime();
         let node = own.block_on(async {
             let node = node(&url);
             assert!(node.line(&mut Deadline::new(DEADLINE)).await.is_err());

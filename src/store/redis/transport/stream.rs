@@ -70,7 +70,6 @@ pub(super) async fn tcp(host: &str, port: u16) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// Connects to all addresses of a host at once, because one of them may be silent. The first that accepts counts.
 async fn connect_to_any(addresses: impl Iterator<Item = SocketAddr>) -> io::Result<TcpStream> {
     let mut attempts = JoinSet::new();
     for address in addresses {
@@ -86,7 +85,6 @@ async fn connect_to_any(addresses: impl Iterator<Item = SocketAddr>) -> io::Resu
     Err(failure)
 }
 
-/// Connects to a host with TLS.
 #[cfg(feature = "tls")]
 pub(super) async fn tls(config: ClientConfig, host: &str, port: u16) -> io::Result<Tls> {
     let stream = tcp(host, port).await?;

@@ -9,12 +9,11 @@ use url::Url;
 use super::tls_files::{ClientPaths, TlsFiles};
 use crate::error::ConfigError;
 
-/// Returns the TLS files that a URL names, if it names any. Reads them once, to report a mistake at
-/// the start.
+/// Opens the TLS files that a URL names, if it names any. Reads them once, to report a mistake at the start.
 ///
 /// The file `ca` replaces the roots of Mozilla; `cert` and `key` are the client's certificate and
 /// its key.
-pub(crate) fn files_of(
+pub(crate) fn open_files(
     url: &Url,
     scheme: &'static str,
 ) -> Result<Option<Arc<TlsFiles>>, ConfigError> {
@@ -23,7 +22,7 @@ pub(crate) fn files_of(
         return Err(ConfigError::url(scheme, rule));
     }
     install_crypto_provider();
-    let client = match (path_of(url, "cert"), path_of(url, "key")) {
+    let client = match (path_in(url, "cert"), path_in(url, "key")) {
         (Some(cert), Some(key)) => Some(ClientPaths { cert, key }),
         (None, None) => None,
         _ => {
@@ -33,7 +32,7 @@ pub(crate) fn files_of(
             ));
         }
     };
-    let ca = path_of(url, "ca");
+    let ca = path_in(url, "ca");
     if ca.is_none() && client.is_none() {
         return Ok(None);
     }
@@ -41,10 +40,8 @@ pub(crate) fn files_of(
     Ok(Some(Arc::new(files)))
 }
 
-/// Returns the path in a query parameter, if it is set.
-fn path_of(url: &Url, name: &str) -> Option<PathBuf> {
-    let mut parameters = url.query_pairs();
-    let (_, path) = parameters.find(|(parameter, _)| parameter == name)?;
+fn path_in(url: &Url, name: &str) -> Option<PathBuf> {
+    let (_, path) = url.query_pairs().find(|(parameter, _)| parameter == name)?;
     Some(PathBuf::from(&*path))
 }
 

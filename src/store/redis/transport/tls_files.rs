@@ -65,12 +65,13 @@ impl TlsFiles {
         read.unwrap_or_else(|| Err(format!("failed to read {self} within {READ_TIMEOUT:?}")))
     }
 
-    /// Returns the paths with the names of their parameters.
     fn paths(&self) -> impl Iterator<Item = (&'static str, &PathBuf)> {
         let ca = self.ca.iter().map(|ca| ("ca", ca));
-        let of_client = self.client.iter();
-        let of_client = of_client.flat_map(|client| [("cert", &client.cert), ("key", &client.key)]);
-        ca.chain(of_client)
+        let client = self
+            .client
+            .iter()
+            .flat_map(|client| [("cert", &client.cert), ("key", &client.key)]);
+        ca.chain(client)
     }
 
     fn read(&self) -> Result<ClientConfig, String> {
@@ -86,28 +87,27 @@ impl TlsFiles {
     }
 }
 
-/// Returns the settings for servers whose certificates are of public authorities.
-pub(super) fn of_public_servers() -> ClientConfig {
+pub(super) fn public_servers() -> ClientConfig {
     ClientConfig::builder()
         .with_root_certificates(public_roots())
         .with_no_client_auth()
 }
 
-/// Returns the roots of Mozilla.
 fn public_roots() -> RootCertStore {
     webpki_roots::TLS_SERVER_ROOTS.iter().cloned().collect()
 }
 
 impl fmt::Display for TlsFiles {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let paths = self.paths();
-        let shown = Vec::from_iter(paths.map(|(_, path)| path.display().to_string()));
+        let shown: Vec<_> = self
+            .paths()
+            .map(|(_, path)| path.display().to_string())
+            .collect();
         f.write_str(&shown.join(", "))
     }
 }
 
 impl ClientPaths {
-    /// Reads the files, and adds them to settings.
     fn present(
         &self,
         config: ConfigBuilder<ClientConfig, WantsClientCert>,
@@ -120,7 +120,8 @@ impl ClientPaths {
         config
             .with_client_auth_cert(chain, private_key)
             .map_err(|error| {
-                let (cert, key) = (cert.display(), key.display());
+                let cert = cert.display();
+                let key = key.display();
                 format!("`cert` from {cert} and `key` from {key} do not match: {error}")
             })
     }
@@ -140,8 +141,9 @@ fn read_roots(path: &Path) -> Result<RootCertStore, String> {
 /// Reads a file that must have certificates, of which each is complete.
 fn read_certificates(name: &str, path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     let file = read_file(name, path)?;
-    let certificates = CertificateDer::pem_slice_iter(&file).collect::<Result<Vec<_>, _>>();
-    let certificates = certificates.map_err(|error| unusable(name, path, &error))?;
+    let certificates = CertificateDer::pem_slice_iter(&file)
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(|error| unusable(name, path, &error))?;
     if certificates.is_empty() {
         let shown = path.display();
         return Err(format!(

@@ -36,7 +36,6 @@ impl Route {
         Self { transport, slot }
     }
 
-    /// The way to the keys of another slot.
     pub(crate) fn to_slot(&self, slot: Option<u16>) -> Self {
         Self::new(self.transport.clone(), slot)
     }
@@ -50,7 +49,6 @@ impl Route {
         }
     }
 
-    /// Returns all servers that are asked.
     pub(crate) fn nodes(&self) -> Vec<Arc<Node>> {
         match &self.transport {
             Transport::One(node) => vec![Arc::clone(node)],
@@ -59,7 +57,6 @@ impl Route {
         }
     }
 
-    /// The server that has the keys, for errors.
     pub(crate) fn server(&self) -> ServerName {
         match &self.transport {
             Transport::One(node) => node.connected_server(),
@@ -80,12 +77,10 @@ impl Route {
         }
     }
 
-    /// Returns a line, if one is free now.
     pub(crate) fn try_reserve(&self) -> Option<Line> {
         self.node()?.try_line()
     }
 
-    /// Waits for a line, or for the reason why there is none.
     pub(crate) async fn reserve(&self, deadline: &mut Deadline) -> Result<Line, Failure> {
         match &self.transport {
             Transport::One(node) => node.line(deadline).await,
@@ -94,13 +89,11 @@ impl Route {
         }
     }
 
-    /// Sends a command.
     pub(crate) async fn query(&self, command: &Cmd, deadline: Duration) -> Result<Value, Failure> {
         let mut line = self.reserve(&mut Deadline::new(deadline)).await?;
         self.send(&mut line, command, true, deadline).await
     }
 
-    /// Sends a PING.
     pub(crate) async fn ping(&self, deadline: Duration) -> Result<(), Failure> {
         let line = self.reserve(&mut Deadline::new(deadline)).await?;
         line.ping(deadline).await

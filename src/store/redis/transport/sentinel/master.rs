@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use redis::{ErrorKind, Value};
 use tokio::sync::watch;
 
-use super::super::connection::{Connection, Owner};
+use super::super::connection::{Connection, ConnectionOwner};
 use super::super::dial::{Dial, Server};
 use super::super::failure::Failure;
 use super::sentinel::Address;
@@ -37,7 +37,6 @@ pub(super) struct NamedMaster {
 }
 
 impl NamedMaster {
-    /// Records what the sentinels have answered.
     pub(super) fn record(
         &mut self,
         elected: Option<Address>,
@@ -58,7 +57,6 @@ impl NamedMaster {
         promoted.chain(&self.candidates).cloned().collect()
     }
 
-    /// Returns the server that is taken for the master.
     pub(super) fn master(&self) -> Option<&Address> {
         let promoted = self.promoted.as_ref().map(|(address, _)| address);
         promoted.or(self.elected.as_ref())
@@ -69,7 +67,7 @@ impl NamedMaster {
 pub(super) async fn connect(
     master: &Server,
     (host, port): &Address,
-    owner: Arc<dyn Owner>,
+    owner: Arc<dyn ConnectionOwner>,
 ) -> Result<(Connection, ServerName), Failure> {
     let server = master.at("Redis", host, *port);
     let connection = server.connect_for_calls(owner).await?;
@@ -95,7 +93,7 @@ pub(super) async fn watch(
     mut named: watch::Receiver<NamedMaster>,
     mut seen: NamedMaster,
     master: Address,
-    owner: Arc<dyn Owner>,
+    owner: Arc<dyn ConnectionOwner>,
 ) {
     while named.changed().await.is_ok() {
         let current = named.borrow_and_update().clone();
@@ -120,8 +118,7 @@ pub(super) async fn promote(
         return;
     }
     let promoted = async {
-        let connect = || connect(&settings, &replica, Arc::new(()));
-        while connect().await.is_err() {
+        while connect(&settings, &replica, Arc::new(())).await.is_err() {
             real_time::sleep_until(Instant::now() + PROMOTION_BACKOFF).await;
         }
     };

@@ -8,7 +8,7 @@ use redis::{ErrorKind, FromRedisValue, PushInfo, PushKind, RedisError, Value, fr
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
-use super::super::connection::{Boxed, Connection, OnPush, Owner};
+use super::super::connection::{Boxed, Connection, ConnectionOwner, OnPush};
 use super::super::dial::{Dial, Server};
 use super::super::failure::{Failure, Fate};
 use super::super::node::{Line, Node};
@@ -73,7 +73,7 @@ impl Sentinel {
     pub(super) fn new(dial: SentinelDial, found_as: Option<String>, runtime: &Handle) -> Self {
         Self {
             node: Node::new(dial.clone(), runtime),
-            answer: Err(Failure::of_deadline(
+            answer: Err(Failure::from_deadline(
                 dial.server(),
                 Late::now(),
                 Fate::NotRun,
@@ -87,7 +87,6 @@ impl Sentinel {
         self.dial.server.info().addr() == dial.server.info().addr()
     }
 
-    /// Returns the sentinels that this one knows, by their ids.
     pub(super) fn others(&self) -> impl Iterator<Item = (String, SentinelDial)> {
         let others = self.answer.iter().flat_map(|vote| &vote.others);
         others.map(|(id, (host, port))| {
@@ -134,7 +133,6 @@ impl Sentinel {
         Ok(vote)
     }
 
-    /// Asks for the id of the sentinel, and for the others that it can reach.
     async fn describe(&self, line: &Line) -> Result<(String, Vec<(String, Address)>), Failure> {
         let id = ask(line, &["MYID"]).await?;
         let others: Vec<HashMap<String, String>> =
@@ -166,11 +164,15 @@ impl Dial for SentinelDial {
 
     /// Connects and subscribes. A user without the right to subscribe gets no events, nor does a connection with RESP2,
     /// which cannot send commands while it is subscribed.
-    fn dial(&self, owner: Arc<dyn Owner>) -> Boxed<'_, Result<(Connection, ServerName), Failure>> {
-        let (service, events) = (Arc::clone(&self.service), self.events.clone());
+    fn dial(
+        &self,
+        owner: Arc<dyn ConnectionOwner>,
+    ) -> Boxed<'_, Result<(Connection, ServerName), Failure>> {
+        let service = Arc::clone(&self.service);
+        let events = self.events.clone();
         // An event is dropped if too many wait: the poll covers it.
         let on_push: OnPush = Box::new(move |push| {
-            if let Some(event) = Event::of(push, &service) {
+            if let Some(event) = Event::parse(push, &service) {
                 drop(events.try_send(event));
             }
         });
@@ -196,26 +198,33 @@ impl Dial for SentinelDial {
 }
 
 impl Event {
-    /// Returns the event of a message that concerns the master of this name.
-    fn of(push: &PushInfo, service: &str) -> Option<Self> {
+    /// `None` for a message that does not concern the master of this name.
+    fn parse(push: &PushInfo, service: &str) -> Option<Self> {
         if push.kind != PushKind::Message {
             return None;
         }
-        let texts = from_redis_value(Value::Array(push.data.clone()));
-        let (channel, message): (String, String) = texts.ok()?;
+        let (channel, message): (String, String) =
+            from_redis_value(Value::Array(push.data.clone())).ok()?;
         let words: Vec<&str> = message.split_whitespace().collect();
-        let address = |host: &str, port: &str| Some((host.to_owned(), port.parse().ok()?));
         match (&*channel, &*words) {
             (SWITCHED, [name, ..]) | (PROMOTED, [_, _, _, _, "@", name, ..]) => {
                 (*name == service).then_some(Self::Changed)
             }
-            (PROMOTING, ["slave", _, host, port, "@", name, of, of_port]) if *name == service => {
-                let (replica, master) = (address(host, port)?, address(of, of_port)?);
-                Some(Self::Promoting { replica, master })
+            (PROMOTING, ["slave", _, host, port, "@", name, master, master_port])
+                if *name == service =>
+            {
+                Some(Self::Promoting {
+                    replica: parse_address(host, port)?,
+                    master: parse_address(master, master_port)?,
+                })
             }
             _ => None,
         }
     }
+}
+
+fn parse_address(host: &str, port: &str) -> Option<Address> {
+    Some((host.to_owned(), port.parse().ok()?))
 }
 
 #[cfg(test)]
@@ -266,7 +275,7 @@ mod tests {
                 kind: PushKind::Message,
                 data: data.to_vec(),
             };
-            assert_eq!(Event::of(&push, "shop"), expected, "{channel} {message}");
+            assert_eq!(Event::parse(&push, "shop"), expected, "{channel} {message}");
         }
     }
 }

@@ -13,7 +13,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time;
 
-use super::super::connection::{Boxed, Connection, Owner};
+use super::super::connection::{Boxed, Connection, ConnectionOwner};
 use super::super::dial::{Dial, Server, name_all};
 use super::super::failure::{Cause, Failure};
 
@@ -87,7 +87,10 @@ impl Sentinels {
     }
 
     /// Asks the sentinels, connects to the master, and watches whether it stays the master.
-    async fn connect(&self, owner: Arc<dyn Owner>) -> Result<(Connection, ServerName), Failure> {
+    async fn connect(
+        &self,
+        owner: Arc<dyn ConnectionOwner>,
+    ) -> Result<(Connection, ServerName), Failure> {
         let mut named = self.named.clone();
         named.mark_unchanged();
         // Fails if other events wait, after which the sentinels are asked as well.
@@ -95,8 +98,10 @@ impl Sentinels {
         // Fails with the follower, at the end of the runtime.
         let _ = named.changed().await;
         let seen = named.borrow_and_update().clone();
-        let unasked = || Failure::to_connect(&self.name, self.master.timed_out());
-        let mut failure = seen.failure.clone().unwrap_or_else(unasked);
+        let mut failure = seen
+            .failure
+            .clone()
+            .unwrap_or_else(|| Failure::to_connect(&self.name, self.master.timed_out()));
         // During a failover, some sentinels name the old master, which may be gone or a replica by
         // now.
         for address in seen.candidates() {
@@ -117,7 +122,10 @@ impl Dial for Sentinels {
         &self.name
     }
 
-    fn dial(&self, owner: Arc<dyn Owner>) -> Boxed<'_, Result<(Connection, ServerName), Failure>> {
+    fn dial(
+        &self,
+        owner: Arc<dyn ConnectionOwner>,
+    ) -> Boxed<'_, Result<(Connection, ServerName), Failure>> {
         Box::pin(self.connect(owner))
     }
 
@@ -137,7 +145,8 @@ impl Follower {
             let _ = time::timeout(POLL_INTERVAL, waiting).await;
             for event in received.drain(..) {
                 if let Event::Promoting { replica, master } = event {
-                    let (named, settings) = (self.named.clone(), self.master.clone());
+                    let named = self.named.clone();
+                    let settings = self.master.clone();
                     promotions.spawn(master::promote(named, settings, replica, master));
                 }
             }
@@ -151,12 +160,12 @@ impl Follower {
     async fn ask(&mut self) {
         let patience = self.master.connect_timeout();
         let is_connected = self.sentinels.iter().any(|sentinel| sentinel.node.is_up());
-        let ask = |sentinel: Sentinel| {
+        let mut asked = JoinSet::new();
+        for sentinel in self.sentinels.drain(..) {
             // One that is connecting is not waited for if there is another one.
             let waits = sentinel.node.is_up() || !is_connected;
-            sentinel.asked(if waits { patience } else { Duration::ZERO })
-        };
-        let mut asked: JoinSet<_> = self.sentinels.drain(..).map(ask).collect();
+            asked.spawn(sentinel.asked(if waits { patience } else { Duration::ZERO }));
+        }
         while let Some(Ok(sentinel)) = asked.join_next().await {
             self.sentinels.push(sentinel);
             self.publish(asked.len());
@@ -190,19 +199,24 @@ impl Follower {
         let first = counted.first().filter(|(_, votes)| *votes > majority);
         let elected = first.map(|(master, _)| Address::clone(master));
         if elected.is_some() || waiting == 0 {
-            let candidates = counted.into_iter().map(|(master, _)| master.clone());
-            let (candidates, failure) = (candidates.collect(), self.failure());
-            let record = |named: &mut NamedMaster| named.record(elected, candidates, failure);
-            self.named.send_modify(record);
+            let candidates = counted
+                .into_iter()
+                .map(|(master, _)| master.clone())
+                .collect();
+            let failure = self.failure();
+            self.named
+                .send_modify(|named| named.record(elected, candidates, failure));
         }
     }
 
     /// Returns why sentinels have not answered.
     fn failure(&self) -> Failure {
-        let sentinels = self.sentinels.iter();
-        let failures = sentinels.filter_map(|sentinel| sentinel.answer.as_ref().err());
         // A wrong set-up tells more than a sentinel that is down, and this more than one that is late.
-        let known = failures.max_by_key(|failure| (failure.is_misconfigured(), !failure.is_late()));
+        let known = self
+            .sentinels
+            .iter()
+            .filter_map(|sentinel| sentinel.answer.as_ref().err())
+            .max_by_key(|failure| (failure.is_misconfigured(), !failure.is_late()));
         let names = self.sentinels.iter().map(|sentinel| sentinel.node.server());
         let mut failure = Failure::to_connect(&name_all(SENTINEL, names), self.master.timed_out());
         if let Some(known) = known.filter(|known| !known.is_late()) {
@@ -221,11 +235,10 @@ impl Follower {
             return;
         }
         // A sentinel of the URL may be known by its address too.
-        let of_url = self
+        let ids: BTreeSet<_> = self
             .sentinels
             .iter()
-            .filter(|sentinel| sentinel.found_as.is_none());
-        let ids: BTreeSet<_> = of_url
+            .filter(|sentinel| sentinel.found_as.is_none())
             .filter_map(|sentinel| sentinel.answer.as_ref().ok()?.id.clone())
             .collect();
         known.retain(|id, _| !ids.contains(id));
@@ -233,14 +246,15 @@ impl Follower {
             let Some(id) = &sentinel.found_as else {
                 return true;
             };
-            let is_there = || known.get(id).is_some_and(|dial| sentinel.is_at(dial));
-            !ids.contains(id) && (sentinel.answer.is_ok() || is_there())
+            let is_known = known.get(id).is_some_and(|dial| sentinel.is_at(dial));
+            !ids.contains(id) && (sentinel.answer.is_ok() || is_known)
         });
         for (id, dial) in known {
-            let is_it = |sentinel: &Sentinel| {
-                sentinel.found_as.as_ref() == Some(&id) || sentinel.is_at(&dial)
-            };
-            if !self.sentinels.iter().any(is_it) {
+            let is_followed = self
+                .sentinels
+                .iter()
+                .any(|sentinel| sentinel.found_as.as_ref() == Some(&id) || sentinel.is_at(&dial));
+            if !is_followed {
                 let found = Sentinel::new(dial, Some(id), &Handle::current());
                 self.sentinels.push(found);
             }
@@ -260,20 +274,22 @@ mod tests {
         ("10.0.0.1".to_owned(), port)
     }
 
+    fn server(name: &str) -> Server {
+        let info = format!("redis://{name}:1").into_connection_info().unwrap();
+        Server::new(info, None)
+    }
+
+    fn sentinel(name: &str) -> Sentinel {
+        let dial = SentinelDial {
+            server: server(name),
+            service: "shop".into(),
+            events: mpsc::channel(1).0,
+        };
+        Sentinel::new(dial, None, &Handle::current())
+    }
+
     /// Follows the sentinels `a`, `b` and `c` of a URL, which have not been asked.
-    fn of_three() -> Follower {
-        let server = |name: &str| {
-            let info = format!("redis://{name}:1").into_connection_info().unwrap();
-            Server::new(info, None)
-        };
-        let sentinel = |name: &str| {
-            let dial = SentinelDial {
-                server: server(name),
-                service: "shop".into(),
-                events: mpsc::channel(1).0,
-            };
-            Sentinel::new(dial, None, &Handle::current())
-        };
+    fn follower() -> Follower {
         Follower {
             sentinels: ["a", "b", "c"].map(sentinel).into(),
             configured: 3,
@@ -284,11 +300,13 @@ mod tests {
 
     /// The vote of the sentinel with this id, which knows others by their ids and ports.
     fn vote(id: &str, master: u16, others: &[(&str, u16)]) -> Vote {
-        let other = |(id, port): &(&str, u16)| ((*id).to_owned(), address(*port));
         Vote {
             master: address(master),
             id: Some(id.to_owned()),
-            others: others.iter().map(other).collect(),
+            others: others
+                .iter()
+                .map(|(id, port)| ((*id).to_owned(), address(*port)))
+                .collect(),
         }
     }
 
@@ -297,7 +315,7 @@ mod tests {
         fn hear(&mut self, votes: impl IntoIterator<Item = (&'static str, Vote)>) -> Option<u16> {
             for sentinel in &mut self.sentinels {
                 let server = sentinel.node.server();
-                sentinel.answer = Err(Failure::of_deadline(server, Late::now(), Fate::NotRun));
+                sentinel.answer = Err(Failure::from_deadline(server, Late::now(), Fate::NotRun));
             }
             for (at, vote) in votes {
                 let is_it = |sentinel: &&mut Sentinel| sentinel.node.server().address() == Some(at);
@@ -314,7 +332,7 @@ mod tests {
 
     #[tokio::test]
     async fn sentinels_that_others_know_replace_those_of_the_url() {
-        let mut follower = of_three();
+        let mut follower = follower();
         let master = follower.hear([("a:1", vote("a", 1, &[("d", 4), ("e", 5)]))]);
         assert_eq!((master, follower.sentinels.len()), (None, 5));
         // While no sentinel answers, none is forgotten.
@@ -340,7 +358,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_sentinel_with_two_addresses_votes_once() {
-        let mut follower = of_three();
+        let mut follower = follower();
         follower.hear([("b:1", vote("b", 2, &[("a", 4)]))]);
         assert_eq!(follower.sentinels.len(), 4);
         let master = follower.hear([
@@ -353,7 +371,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_minority_of_all_sentinels_elects_nobody() {
-        let mut follower = of_three();
+        let mut follower = follower();
         let others = [("d", 4), ("e", 5), ("f", 6)];
         let of_url = || {
             [
