@@ -2,6 +2,13 @@
 //!
 //! From an eighth to more than half of the slots of a hash table are empty. An empty slot takes four bytes
 //! here, not the size of an entry. The list can also be walked by index, to drop expired keys.
+#![cfg_attr(
+    not(test),
+    expect(
+        clippy::indexing_slicing,
+        reason = "the hash table has the indexes of the list"
+    )
+)]
 
 use hashbrown::HashTable;
 
@@ -37,10 +44,10 @@ impl Entries {
 
     #[inline]
     fn find(&self, name: Fingerprint) -> Option<usize> {
-        let entry = |index: &u32| self.list.get(*index as usize);
-        let is_named = |index: &u32| entry(index).is_some_and(|entry| entry.name == name);
-        let found = self.table.find(name.hash(), is_named);
-        found.map(|index| *index as usize)
+        let found = self
+            .table
+            .find(name.hash(), |index| self.list[*index as usize].name == name)?;
+        Some(*found as usize)
     }
 
     pub(super) fn at(&self, index: usize) -> Option<&Counters> {
@@ -74,17 +81,18 @@ impl Entries {
 
     /// Removes the entry at an index, and moves the last entry there.
     pub(super) fn swap_remove(&mut self, index: usize) {
-        let (Some(removed), Some(last)) = (self.list.get(index), self.list.last()) else {
-            return;
-        };
-        let list = &self.list;
-        let is_last = |other: &u32| *other as usize + 1 == list.len();
+        let last = self.list.len() - 1;
+        let removed_hash = self.list[index].name.hash();
+        let last_hash = self.list[last].name.hash();
         if let Ok(found) = self
             .table
-            .find_entry(removed.name.hash(), |other| *other as usize == index)
+            .find_entry(removed_hash, |other| *other as usize == index)
         {
             let (free, _) = found.remove();
-            if let Some(moved) = self.table.find_mut(last.name.hash(), is_last) {
+            if let Some(moved) = self
+                .table
+                .find_mut(last_hash, |other| *other as usize == last)
+            {
                 *moved = free;
             }
             self.list.swap_remove(index);
@@ -93,6 +101,5 @@ impl Entries {
 }
 
 fn hash_at(list: &[Entry], index: u32) -> u64 {
-    list.get(index as usize)
-        .map_or(0, |entry| entry.name.hash())
+    list[index as usize].name.hash()
 }

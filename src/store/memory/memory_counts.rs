@@ -78,7 +78,7 @@ impl MemoryCounts {
                 Some(shard) => self.check_locked(shard, name, check, now),
                 None => Err(self.full()),
             };
-            let decided = match decided {
+            let refused = match decided {
                 Ok(answer) if answer.is_admitted() => {
                     charged.push(answer);
                     continue;
@@ -86,33 +86,45 @@ impl MemoryCounts {
                 refused => refused,
             };
             for (check, answer) in checks.iter().zip(&charged) {
-                let name = check.fingerprint();
-                let units = check.cost.saturating_add(answer.extra_units());
-                let refund = check.refund(answer, units, units);
-                match (answer.scope(), shards.get_mut(name)) {
-                    (CountScope::Own, Some(shard)) => shard.adjust(name, refund, now),
-                    (CountScope::Own, None) => {}
-                    (scope, _) => self.overflow.adjust(refund, scope, &self.clock),
-                }
-                let counters = shards.get_mut(name).and_then(|shard| shard.get_mut(name));
-                if let (Some(counters), Some(holding)) = (counters, check.holding) {
-                    counters.take_back(holding, now);
-                }
+                self.take_back(&mut shards, check, answer, now);
             }
-            let answer = decided?;
-            let others = checks.iter().map(|other| {
-                if other.fingerprint() == name {
-                    answer.clone()
-                } else {
-                    self.judge(&mut shards, *other, now)
-                }
-            });
-            return Ok(others.collect());
+            let refused = refused?;
+            return Ok(checks
+                .iter()
+                .map(|other| {
+                    if other.fingerprint() == name {
+                        refused.clone()
+                    } else {
+                        self.judge(&mut shards, *other, now)
+                    }
+                })
+                .collect());
         }
         Ok(charged.into_iter().collect())
     }
 
-    /// Decides a check of a key whose shard is locked, but charges nothing.
+    /// Takes back what a check was charged before a later one was refused.
+    fn take_back(
+        &self,
+        shards: &mut LockedShards<'_>,
+        check: &Check<'_>,
+        answer: &Answer,
+        now: u64,
+    ) {
+        let name = check.fingerprint();
+        let units = check.cost.saturating_add(answer.extra_units());
+        let refund = check.refund(answer, units, units);
+        match (answer.scope(), shards.get_mut(name)) {
+            (CountScope::Own, Some(shard)) => shard.adjust(name, refund, now),
+            (CountScope::Own, None) => {}
+            (scope, _) => self.overflow.adjust(refund, scope, &self.clock),
+        }
+        let counters = shards.get_mut(name).and_then(|shard| shard.get_mut(name));
+        if let (Some(counters), Some(holding)) = (counters, check.holding) {
+            counters.take_back(holding, now);
+        }
+    }
+
     fn judge(&self, shards: &mut LockedShards<'_>, check: Check<'_>, now: u64) -> Answer {
         let name = check.fingerprint();
         if let Some(counters) = shards.get_mut(name).and_then(|shard| shard.get_mut(name)) {
@@ -137,7 +149,6 @@ impl MemoryCounts {
         });
     }
 
-    /// Decides a check of a key whose shard is locked.
     #[inline]
     fn check_locked(
         &self,
@@ -167,9 +178,10 @@ impl MemoryCounts {
         } = self;
         // Slots of several keys in one count could not be distinguished.
         let is_alone = check.holding.is_some();
-        let active = match is_alone {
-            true => None,
-            false => overflow.check_active(check, clock),
+        let active = if is_alone {
+            None
+        } else {
+            overflow.check_active(check, clock)
         };
         let decided = active.or_else(|| {
             shard.add(check.fingerprint(), now, |counters| {
@@ -213,35 +225,40 @@ impl MemoryCounts {
 
     /// Charges units that were used without a check. A count that strangers share is charged only up to its room.
     fn charge(&self, adjust: Adjust<'_>, units: u32) {
-        let (subject, name) = (adjust.subject, adjust.fingerprint());
+        let subject = adjust.subject;
+        let name = adjust.fingerprint();
         let (mut shard, now) = self.keys.lock_now(name, &self.clock);
         let is_shared =
             shard.get_mut(name).is_none() && self.overflow.active(subject, &self.clock).is_some();
-        let charge = |counters: &mut Counters| counters.adjust(adjust, now);
-        let is_charged = !is_shared
-            && self
-                .change(&mut shard, |shard| shard.update(name, now, charge))
-                .is_some();
+        let charged = if is_shared {
+            None
+        } else {
+            self.change(&mut shard, |shard| {
+                shard.update(name, now, |counters| counters.adjust(adjust, now))
+            })
+        };
         drop(shard);
-        if is_charged {
+        if charged.is_some() {
             return;
         }
         if let Ok(looked) = self.check(&[subject.check(0)]) {
-            let rooms = looked.iter().map(|answer| answer.room(subject.quotas));
-            let room = rooms.min().unwrap_or(0);
+            let room = looked
+                .iter()
+                .map(|answer| answer.room(subject.quotas))
+                .min()
+                .unwrap_or(0);
             let _ = self.check(&[subject.check(units.min(room))]);
         }
     }
 
-    /// Returns the holders of the slots of a key.
     pub(crate) fn holders(&self, subject: Subject<'_>) -> Vec<Holding> {
         self.with_counts(subject, |shard, name, now| {
-            let counters = shard.get_mut(name);
-            counters.map_or_else(Vec::new, |counters| counters.holders(now))
+            shard
+                .get_mut(name)
+                .map_or_else(Vec::new, |counters| counters.holders(now))
         })
     }
 
-    /// Drops all keys that have expired.
     pub(super) fn remove_dead(&self) {
         for shard in self.keys.shards() {
             let (mut shard, now) = shard.lock_now(&self.clock);

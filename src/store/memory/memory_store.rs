@@ -72,10 +72,10 @@ const DEFAULT_NAME: &str = "memory";
 /// room fails with an [`Error`](crate::Error) of kind [`ErrorKind::Full`](crate::ErrorKind::Full).
 #[derive(Clone)]
 pub struct MemoryStore {
-    pub(super) inner: Arc<Inner>,
+    pub(super) inner: Arc<MemoryStoreInner>,
 }
 
-pub(super) struct Inner {
+pub(super) struct MemoryStoreInner {
     id: StoreId,
     pub(super) counts: MemoryCounts,
     circuit_breaker: CircuitBreaker,
@@ -118,7 +118,7 @@ impl MemoryStore {
     pub(super) fn build(max_keys: usize, clock: Clock, name: &str) -> Self {
         let meter = StoreMeter::new(name);
         Self {
-            inner: Arc::new(Inner {
+            inner: Arc::new(MemoryStoreInner {
                 id: StoreId::unique(),
                 block_list: BlockList::on_clock(clock.clone(), None),
                 circuit_breaker: CircuitBreaker::new().in_process().meter(meter.clone()),

@@ -65,21 +65,21 @@ impl Overflow {
 
     /// Decides a check of a key for which the store has no room. `None` if there is no room here either.
     pub(super) fn check(&self, check: &Check<'_>, clock: &Clock) -> Option<Answer> {
-        let mut candidates = SharedCount::candidates(check.subject).rev();
-        candidates.find_map(|shared| {
-            let (mut shard, now) = self.table(shared).lock_now(shared.name, clock);
-            let mut answer = self.change(&mut shard, |shard| {
-                shard.sweep_occasionally(now);
-                shard.update(shared.name, now, |counters| {
-                    counters.check(*check, Source::Memory, now)
-                })
-            })?;
-            answer.set_scope(shared.scope);
-            Some(answer)
-        })
+        SharedCount::candidates(check.subject)
+            .rev()
+            .find_map(|shared| {
+                let (mut shard, now) = self.table(shared).lock_now(shared.name, clock);
+                let mut answer = self.change(&mut shard, |shard| {
+                    shard.sweep_occasionally(now);
+                    shard.update(shared.name, now, |counters| {
+                        counters.check(*check, Source::Memory, now)
+                    })
+                })?;
+                answer.set_scope(shared.scope);
+                Some(answer)
+            })
     }
 
-    /// Locks the active count that a key belongs to, if there is one.
     pub(super) fn active(
         &self,
         subject: Subject<'_>,
@@ -96,7 +96,6 @@ impl Overflow {
         })
     }
 
-    /// Changes the count in which a key was counted before.
     pub(super) fn adjust(&self, adjust: Adjust<'_>, scope: CountScope, clock: &Clock) {
         let mut candidates = SharedCount::candidates(adjust.subject);
         if let Some(shared) = candidates.find(|shared| shared.scope == scope) {
@@ -105,7 +104,6 @@ impl Overflow {
         }
     }
 
-    /// Drops all counts that have expired.
     pub(super) fn remove_dead(&self, clock: &Clock) {
         for shard in self.networks.shards().chain(self.shared.shards()) {
             let (mut shard, now) = shard.lock_now(clock);

@@ -53,7 +53,6 @@ impl Shard {
         }
     }
 
-    /// Returns the counters of a key.
     #[inline]
     pub(super) fn get_mut(&mut self, name: Fingerprint) -> Option<&mut Counters> {
         self.entries.get_mut(name)
@@ -104,7 +103,6 @@ impl Shard {
         }
     }
 
-    /// Drops all counters that have expired.
     pub(super) fn remove_dead(&mut self, now: u64) {
         self.hand = 0;
         while self.sweep_one(now) {}

@@ -1,4 +1,11 @@
 //! A map from names to counters, divided into shards with one lock each.
+#![cfg_attr(
+    not(test),
+    expect(
+        clippy::indexing_slicing,
+        reason = "the index of a shard is below their number"
+    )
+)]
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -28,10 +35,12 @@ impl Table {
     /// `droppable` of its limits, in 1/1024.
     pub(super) fn new(max_keys: usize, droppable: u16) -> Self {
         let shards = (max_keys / MIN_KEYS_PER_SHARD).clamp(1, MAX_SHARDS);
-        let shard = || Locked::new(Shard::new(max_keys / shards, droppable));
+        let max_keys = max_keys / shards;
         Self {
-            first: shard(),
-            others: std::iter::repeat_with(shard).take(shards - 1).collect(),
+            first: Locked::new(Shard::new(max_keys, droppable)),
+            others: (1..shards)
+                .map(|_| Locked::new(Shard::new(max_keys, droppable)))
+                .collect(),
         }
     }
 
@@ -43,7 +52,6 @@ impl Table {
         self.shards().map(|shard| shard.lock().len()).sum()
     }
 
-    /// Locks the shard of a name. Returns it with its time.
     #[inline]
     pub(super) fn lock_now(&self, name: Fingerprint, clock: &Clock) -> (ShardGuard<'_>, u64) {
         self.at(self.index(name)).lock_now(clock)
@@ -88,7 +96,7 @@ impl Table {
     #[inline]
     fn at(&self, index: usize) -> &Locked<Shard> {
         match index.checked_sub(1) {
-            Some(index) => self.others.get(index).unwrap_or(&self.first),
+            Some(index) => &self.others[index],
             None => &self.first,
         }
     }
@@ -101,7 +109,6 @@ pub(super) struct LockedShards<'a> {
 }
 
 impl LockedShards<'_> {
-    /// Returns the shard of a name, if it was locked.
     pub(super) fn get_mut(&mut self, name: Fingerprint) -> Option<&mut Shard> {
         let shard = self.shards.get_mut(&self.table.index(name))?;
         Some(shard)
