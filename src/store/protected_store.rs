@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use tokio::runtime::Handle;
 
 use super::block_list::BlockList;
-use super::circuit_breaker::{CircuitBreaker, Permit};
+use super::circuit_breaker::{Admission, CircuitBreaker};
 use super::future::{OutcomeRecorder, StoreFuture};
 use super::memory::MemoryCounts;
 use super::refusal_cache::{RefusalCache, SendMark};
@@ -48,7 +48,6 @@ impl ProtectedStore {
         self.id
     }
 
-    /// Returns the name of the store in metrics and events.
     pub(crate) fn name(&self) -> &Arc<str> {
         &self.parts.circuit_breaker.settings().name
     }
@@ -67,7 +66,6 @@ impl ProtectedStore {
         Ok(answers.into_answers().next().unwrap_or_default())
     }
 
-    /// Asks the store to decide checks together, without the refusal cache.
     pub(crate) fn ask_uncached(&self, checks: &[Check<'_>]) -> StoreFuture {
         self.ask_by(checks, None, &mut SendMarks::new())
     }
@@ -86,9 +84,9 @@ impl ProtectedStore {
             return StoreFuture::ready(Ok(Answers::default()));
         };
         let circuit_breaker = self.circuit_breaker(first.subject);
-        let is_probe = match circuit_breaker.permit() {
-            Permit::Ask => false,
-            Permit::Probe => match Handle::try_current() {
+        let is_probe = match circuit_breaker.admit() {
+            Admission::Ask => false,
+            Admission::Probe => match Handle::try_current() {
                 Ok(runtime) => {
                     self.probe(&runtime, *first, &circuit_breaker);
                     return refuse(&circuit_breaker);
@@ -96,7 +94,7 @@ impl ProtectedStore {
                 // Without a tokio runtime, the check of this caller is the probe.
                 Err(_) => true,
             },
-            Permit::Refuse => return refuse(&circuit_breaker),
+            Admission::Refuse => return refuse(&circuit_breaker),
         };
         if let (Some(cache), false) = (cache, is_probe) {
             if let Some(refused) = repeat_refusals(cache, checks) {
@@ -109,29 +107,27 @@ impl ProtectedStore {
         asked
     }
 
-    /// Returns the circuit breaker of the server that has a key now.
     #[inline]
     fn circuit_breaker(&self, subject: Subject<'_>) -> Cow<'_, CircuitBreaker> {
         match self.store.circuit_breaker(subject) {
-            Some(of_server) => Cow::Owned(of_server),
+            Some(circuit_breaker) => Cow::Owned(circuit_breaker),
             None => Cow::Borrowed(&self.parts.circuit_breaker),
         }
     }
 
     /// Repeats the remembered refusals of checks, unless their circuit breaker is open. `None` if there are none.
     pub(crate) fn repeat_refusals(&self, checks: &[Check<'_>]) -> Option<Answers> {
-        let is_open = |check: &Check<'_>| self.is_failing(check.subject);
-        let cache = self.parts.refusal_cache.as_ref();
-        let cache = cache.filter(|_| !checks.iter().any(is_open));
-        cache.and_then(|cache| repeat_refusals(cache, checks))
+        let cache = self.parts.refusal_cache.as_ref()?;
+        if checks.iter().any(|check| self.is_failing(check.subject)) {
+            return None;
+        }
+        repeat_refusals(cache, checks)
     }
 
-    /// Returns whether the store charges more than the cost of a check: see [`StoreParts::supports_leases`].
     pub(crate) fn supports_leases(&self) -> bool {
         self.parts.supports_leases
     }
 
-    /// Returns whether the store answers at once: see [`StoreParts::answers_at_once`].
     pub(crate) fn answers_at_once(&self) -> bool {
         self.parts.answers_at_once
     }
@@ -147,13 +143,13 @@ impl ProtectedStore {
         // A key of a server that fails takes no turn, so that a key of another one refreshes.
         if self.parts.block_list.is_refresh_due() && !self.is_failing(subject) {
             let timeout = self.deadline().max(MIN_REFRESH_TIMEOUT);
-            let refresh = || self.store.refresh_blocks(timeout);
-            self.parts.block_list.start_refresh(refresh);
+            self.parts
+                .block_list
+                .start_refresh(|| self.store.refresh_blocks(timeout));
         }
         self.parts.block_list.may_contain(subject, held)
     }
 
-    /// Reads the blocked keys of all processes, for a caller who waits for them.
     pub(crate) fn refresh_blocks(&self) -> StoreFuture<()> {
         self.bound(self.store.refresh_blocks(self.deadline()))
     }
@@ -172,17 +168,14 @@ impl ProtectedStore {
         }))
     }
 
-    /// Returns the longest time that a call of the store may take.
     pub(crate) fn deadline(&self) -> Duration {
         self.parts.circuit_breaker.settings().deadline
     }
 
-    /// Returns the group of a subject: see [`Store::atomic_group`].
     pub(crate) fn atomic_group(&self, subject: Subject<'_>) -> u64 {
         self.store.atomic_group(subject)
     }
 
-    /// Returns the marks of checks that are sent now. None without a refusal cache.
     pub(crate) fn before_send(&self, checks: &[Check<'_>]) -> SendMarks {
         let mut marks = SendMarks::new();
         if let Some(cache) = &self.parts.refusal_cache {
@@ -193,7 +186,6 @@ impl ProtectedStore {
         marks
     }
 
-    /// Forgets the refusals of a key.
     pub(crate) fn forget_refusals(&self, subject: Subject<'_>) {
         if let Some(cache) = &self.parts.refusal_cache {
             cache.forget(subject.fingerprint());
@@ -222,7 +214,6 @@ impl ProtectedStore {
         }
     }
 
-    /// Sends a probe in the background, so that no caller waits for it.
     #[cold]
     fn probe(&self, runtime: &Handle, check: Check<'_>, circuit_breaker: &CircuitBreaker) {
         let mut probe = self.store.check(&[check.subject.check(0)]);
@@ -282,7 +273,6 @@ impl ProtectedStore {
         })
     }
 
-    /// Watches over an outage in the log of a limiter, which began with a check of this key.
     pub(crate) fn watch_outage(
         &self,
         subject: Subject<'_>,
@@ -292,7 +282,6 @@ impl ProtectedStore {
         self.circuit_breaker(subject).watch_outage(log, limiter);
     }
 
-    /// Returns the holders of the slots of a key in the store.
     pub(crate) fn holders(&self, subject: Subject<'_>) -> StoreFuture<Vec<Holding>> {
         self.bound(self.store.holders(subject))
     }
@@ -303,7 +292,6 @@ impl ProtectedStore {
         self.bound(self.store.block(block))
     }
 
-    /// Returns whether the circuit breaker of a key is open.
     pub(crate) fn is_failing(&self, subject: Subject<'_>) -> bool {
         self.circuit_breaker(subject).is_open()
     }
@@ -324,7 +312,6 @@ impl ProtectedStore {
         StoreFuture::boxed(async move { circuit_breaker.within_deadline(pending).await })
     }
 
-    /// Waits for calls to the store for at most its deadline.
     pub(crate) async fn within_deadline<T>(
         &self,
         calls: impl Future<Output = Result<T, Error>>,
@@ -342,23 +329,19 @@ impl ProtectedStore {
         Some(answers)
     }
 
-    /// Returns whether both have the same fallback counts.
     pub(crate) fn has_same_fallback(&self, other: &Self) -> bool {
         self.parts.circuit_breaker.number() == other.parts.circuit_breaker.number()
     }
 
-    /// Returns the fallback counts, if a limiter of the store has ever fallen back.
     pub(crate) fn fallback_if_used(&self) -> Option<&MemoryCounts> {
         self.parts.circuit_breaker.fallback_if_used()
     }
 
-    /// Returns whether the store is the memory of this process.
     pub(crate) fn is_in_process(&self) -> bool {
         self.parts.circuit_breaker.settings().is_in_process
     }
 }
 
-/// Returns the error of callers while a circuit breaker is open.
 #[cold]
 fn refuse<T>(circuit_breaker: &CircuitBreaker) -> StoreFuture<T> {
     StoreFuture::ready(Err(circuit_breaker.open_error()))

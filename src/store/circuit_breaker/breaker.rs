@@ -34,7 +34,7 @@ const MIN_WAIT_FRACTION: u64 = 4;
 
 /// Whether a caller may send a request to the store.
 #[derive(Debug, PartialEq, Eq)]
-pub(in crate::store) enum Permit {
+pub(in crate::store) enum Admission {
     Ask,
     /// The caller sends the one request that tests whether the store has recovered.
     Probe,
@@ -84,22 +84,21 @@ struct History {
 }
 
 impl Breaker {
-    /// Returns whether a caller may send a request with this deadline.
     #[inline]
-    pub(super) fn permit(&self, deadline: u64, now: impl FnOnce() -> u64) -> Permit {
+    pub(super) fn admit(&self, deadline: u64, now: impl FnOnce() -> u64) -> Admission {
         if !self.is_open() {
-            return Permit::Ask;
+            return Admission::Ask;
         }
-        self.permit_when_open(deadline, now())
+        self.admit_when_open(deadline, now())
     }
 
     #[cold]
-    fn permit_when_open(&self, deadline: u64, now: u64) -> Permit {
+    fn admit_when_open(&self, deadline: u64, now: u64) -> Admission {
         let probe_at = self.probe_at.load(Ordering::Relaxed);
         let max_wait = PROBE_TIMEOUT.saturating_add(deadline);
         // If the probe is due later than this, the clock has stepped back.
         if now < probe_at && probe_at - now <= max_wait {
-            return Permit::Refuse;
+            return Admission::Refuse;
         }
         // Only the caller that changes the time sends the probe.
         let next = now.saturating_add(max_wait);
@@ -107,9 +106,9 @@ impl Breaker {
             self.probe_at
                 .compare_exchange(probe_at, next, Ordering::Relaxed, Ordering::Relaxed);
         if moved.is_ok() {
-            Permit::Probe
+            Admission::Probe
         } else {
-            Permit::Refuse
+            Admission::Refuse
         }
     }
 
@@ -130,7 +129,6 @@ impl Breaker {
         self.is_open().then(|| overdue_at.saturating_sub(now))
     }
 
-    /// Records an answer of the store.
     #[inline]
     pub(super) fn record_success(&self, now: impl FnOnce() -> u64) {
         if self.state.load(Ordering::Relaxed) == COUNTING {
@@ -149,7 +147,6 @@ impl Breaker {
         }
     }
 
-    /// Records a failure of the store.
     pub(super) fn record_failure(&self, now: u64, error: &Error) -> Option<Transition> {
         let mut history = self.lock();
         if self.is_open() {
@@ -238,7 +235,6 @@ impl Breaker {
         Transition::Opened
     }
 
-    /// Returns the error that callers get while the breaker is open.
     pub(super) fn open_error(&self) -> Error {
         let stored = self.lock().open_error.clone();
         stored.unwrap_or_else(|| open_error(None))
@@ -290,10 +286,13 @@ impl History {
 
 fn open_error(last: Option<&Error>) -> Error {
     const TEXT: &str = "the circuit breaker is open: the store is not asked until a probe succeeds";
-    let open = |last: &str| Error::coded(Code::BREAKER_OPEN, format!("{TEXT}; {last}"));
     match last {
-        Some(last) => open(&format!("last error: {last}")).with_source(last.clone()),
-        None => open("the last calls were not answered"),
+        Some(last) => Error::coded(Code::BREAKER_OPEN, format!("{TEXT}; last error: {last}"))
+            .with_source(last.clone()),
+        None => {
+            let text = format!("{TEXT}; the last calls were not answered");
+            Error::coded(Code::BREAKER_OPEN, text)
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 
-use super::breaker::{Breaker, Permit, Transition};
+use super::breaker::{Admission, Breaker, Transition};
 use super::watch::{Watch, WatchStep};
 #[cfg(feature = "test-util")]
 use crate::clock::TestClock;
@@ -58,11 +58,11 @@ use crate::telemetry::{OutageLog, StoreMeter, WaitOutcome};
 /// A refusal that the [refusal cache](crate::store::protocol::RefusalCache) repeats has no effect on it.
 #[derive(Clone)]
 pub struct CircuitBreaker {
-    inner: Arc<Inner>,
+    inner: Arc<BreakerInner>,
 }
 
-struct Inner {
-    settings: Settings,
+struct BreakerInner {
+    settings: BreakerSettings,
     breaker: Breaker,
     fallback: OnceLock<MemoryCounts>,
     watch: Watch,
@@ -73,7 +73,7 @@ struct Inner {
 const DEFAULT_DEADLINE: Duration = Duration::from_millis(100);
 
 #[derive(Clone)]
-pub(in crate::store) struct Settings {
+pub(in crate::store) struct BreakerSettings {
     /// The name of a store outside this crate. A store of this crate only names its meter.
     pub(in crate::store) name: Arc<str>,
     meter: StoreMeter,
@@ -85,12 +85,12 @@ pub(in crate::store) struct Settings {
     /// Whether the store is the memory of this process.
     pub(in crate::store) is_in_process: bool,
     /// Asks the server while no check does.
-    probe: Option<Arc<Probe>>,
+    probe: Option<Arc<StoreProbe>>,
 }
 
-type Probe = dyn Fn() -> StoreFuture<()> + Send + Sync;
+type StoreProbe = dyn Fn() -> StoreFuture<()> + Send + Sync;
 
-impl Default for Settings {
+impl Default for BreakerSettings {
     fn default() -> Self {
         Self {
             name: "other".into(),
@@ -115,14 +115,14 @@ impl CircuitBreaker {
     /// Creates a circuit breaker with a deadline of 100 ms, and fallback counts for 100 000 keys.
     #[must_use]
     pub fn new() -> Self {
-        Self::build(Settings::default())
+        Self::build(BreakerSettings::default())
     }
 
-    fn build(mut settings: Settings) -> Self {
+    fn build(mut settings: BreakerSettings) -> Self {
         // Each circuit breaker has its own share in gauges that are summed by name.
         settings.meter = settings.meter.same_name();
         Self {
-            inner: Arc::new(Inner {
+            inner: Arc::new(BreakerInner {
                 breaker: Breaker::default(),
                 fallback: OnceLock::new(),
                 watch: Watch::default(),
@@ -131,13 +131,12 @@ impl CircuitBreaker {
         }
     }
 
-    fn with(&self, change: impl FnOnce(&mut Settings)) -> Self {
+    fn with(&self, change: impl FnOnce(&mut BreakerSettings)) -> Self {
         let mut settings = self.inner.settings.clone();
         change(&mut settings);
         Self::build(settings)
     }
 
-    /// Creates another one with the same settings, which is closed.
     #[cfg(feature = "redis")]
     pub(crate) fn another(&self) -> Self {
         self.with(|_| ())
@@ -226,19 +225,26 @@ impl CircuitBreaker {
         })
     }
 
-    pub(in crate::store) fn settings(&self) -> &Settings {
+    pub(in crate::store) fn settings(&self) -> &BreakerSettings {
         &self.inner.settings
     }
 
-    /// Returns the fallback counts, and creates them on first use.
+    /// Creates the counts on first use.
     pub(in crate::store) fn fallback(&self) -> Option<&MemoryCounts> {
         let settings = &self.inner.settings;
-        let (keys, clock, meter) = (settings.fallback_keys, &settings.clock, &settings.meter);
-        let counts = || MemoryCounts::new(keys, clock.clone(), meter.clone());
-        (keys > 0).then(|| self.inner.fallback.get_or_init(counts))
+        if settings.fallback_keys == 0 {
+            return None;
+        }
+        let counts = self.inner.fallback.get_or_init(|| {
+            MemoryCounts::new(
+                settings.fallback_keys,
+                settings.clock.clone(),
+                settings.meter.clone(),
+            )
+        });
+        Some(counts)
     }
 
-    /// Returns the fallback counts, if a limiter has ever fallen back.
     pub(in crate::store) fn fallback_if_used(&self) -> Option<&MemoryCounts> {
         self.inner.fallback.get()
     }
@@ -279,11 +285,10 @@ impl CircuitBreaker {
         Arc::as_ptr(&self.inner).addr()
     }
 
-    /// Returns whether a request may be sent.
     #[inline]
-    pub(in crate::store) fn permit(&self) -> Permit {
+    pub(in crate::store) fn admit(&self) -> Admission {
         let breaker = &self.inner.breaker;
-        breaker.permit(micros(self.inner.settings.deadline), || self.now())
+        breaker.admit(micros(self.inner.settings.deadline), || self.now())
     }
 
     #[inline]
@@ -291,13 +296,11 @@ impl CircuitBreaker {
         self.inner.breaker.is_open()
     }
 
-    /// Returns whether no call has failed since an answer a second ago.
     #[cfg(feature = "redis")]
     pub(in crate::store) fn is_calm(&self) -> bool {
         self.inner.breaker.is_calm()
     }
 
-    /// Returns the error that callers get while it is open.
     #[cold]
     pub(in crate::store) fn open_error(&self) -> Error {
         self.inner.breaker.open_error()
@@ -314,7 +317,7 @@ impl CircuitBreaker {
     /// recorded several times, as a clone, counts once.
     pub fn record(&self, outcome: Result<(), &Error>) {
         let breaker = &self.inner.breaker;
-        match outcome_of_store(outcome) {
+        match store_outcome(outcome) {
             Some(Err(error)) => self.take_in(breaker.record_failure(self.now(), error)),
             Some(Ok(())) => breaker.record_success(|| self.now()),
             None => {}
@@ -327,13 +330,12 @@ impl CircuitBreaker {
         matches!(error.kind(), Timeout | Unavailable | InvalidReply) && !error.is_of_one_check()
     }
 
-    /// Records how a request of a limiter ended, unless the store records its calls. A probe is always recorded.
     pub(in crate::store) fn record_check(&self, outcome: Result<(), &Error>, is_probe: bool) {
         if let Err(error) = outcome {
             self.inner.settings.meter.record_error(error.kind());
         }
         if is_probe {
-            let outcome = outcome_of_store(outcome);
+            let outcome = store_outcome(outcome);
             self.take_in(self.inner.breaker.record_probe(self.now(), outcome));
             if self.is_open() {
                 // The runtime of the watch may have ended.
@@ -344,15 +346,14 @@ impl CircuitBreaker {
         }
     }
 
-    /// Records a check that was answered at once.
     #[inline]
     pub(in crate::store) fn record_success(&self) {
         self.inner.breaker.record_success(|| self.now());
     }
 
-    /// Records a check that started at `started_at` and whose caller gave up.
     pub(in crate::store) fn record_abandoned(&self, started_at: u64, is_probe: bool) {
-        let (breaker, now) = (&self.inner.breaker, self.now());
+        let breaker = &self.inner.breaker;
+        let now = self.now();
         if is_probe {
             self.take_in(breaker.record_probe(now, None));
         } else if !self.inner.settings.recorded_by_store {
@@ -361,14 +362,11 @@ impl CircuitBreaker {
         }
     }
 
-    /// Records how long a caller has waited since `started_at`, and how the wait ended.
     pub(in crate::store) fn record_wait(&self, started_at: u64, outcome: WaitOutcome) {
         let waited = Duration::from_micros(self.now().saturating_sub(started_at));
-        let meter = &self.inner.settings.meter;
-        meter.record_duration(waited, outcome);
+        self.inner.settings.meter.record_duration(waited, outcome);
     }
 
-    /// Counts a change in metrics, and watches over a breaker that has opened.
     fn take_in(&self, transition: Option<Transition>) {
         let meter = &self.inner.settings.meter;
         match transition {
@@ -381,7 +379,6 @@ impl CircuitBreaker {
         }
     }
 
-    /// Watches over an outage in the log of a limiter, which ends when the store answers a check or a probe.
     #[cold]
     pub(in crate::store) fn watch_outage(&self, log: &Arc<OutageLog>, limiter: &Arc<str>) {
         if self.inner.settings.probe.is_some() {
@@ -401,7 +398,7 @@ impl CircuitBreaker {
     }
 
     /// Takes the next step of the watch. Returns the time until the one after it; `None` at the end.
-    async fn step(&self, probe: &Probe) -> Option<Duration> {
+    async fn step(&self, probe: &StoreProbe) -> Option<Duration> {
         let next = self.inner.watch.next_step(|| {
             let overdue = self.inner.breaker.until_overdue(self.now())?;
             Some(Duration::from_micros(overdue).min(WATCH_INTERVAL))
@@ -412,7 +409,7 @@ impl CircuitBreaker {
             WatchStep::Probe => {}
         }
         let was_open = self.is_open();
-        if was_open && self.permit() != Permit::Probe {
+        if was_open && self.admit() != Admission::Probe {
             return Some(WATCH_INTERVAL);
         }
         let outcome = self.within_deadline(probe()).await;
@@ -422,20 +419,19 @@ impl CircuitBreaker {
         if outcome.is_ok() {
             self.inner.watch.end_outages();
         }
-        match was_open {
-            true => Some(Duration::ZERO),
-            false => Some(OUTAGE_INTERVAL),
+        if was_open {
+            Some(Duration::ZERO)
+        } else {
+            Some(OUTAGE_INTERVAL)
         }
     }
 }
 
-/// Watches over a store while its circuit breaker is in use, which this does not keep.
-async fn watch(inner: Weak<Inner>, probe: Weak<Probe>) {
+async fn watch(inner: Weak<BreakerInner>, probe: Weak<StoreProbe>) {
     loop {
         let wait = {
-            let (Some(inner), Some(probe)) = (inner.upgrade(), probe.upgrade()) else {
-                return;
-            };
+            let Some(inner) = inner.upgrade() else { return };
+            let Some(probe) = probe.upgrade() else { return };
             CircuitBreaker { inner }.step(&*probe).await
         };
         match wait {
@@ -445,9 +441,9 @@ async fn watch(inner: Weak<Inner>, probe: Weak<Probe>) {
     }
 }
 
-/// Returns the outcome of a call as the store sees it: only its failures are errors. `None` if the store was not asked: the
+/// The outcome of a call as the store sees it: only its failures are errors. `None` if the store was not asked: the
 /// call waited in this process.
-fn outcome_of_store(outcome: Result<(), &Error>) -> Option<Result<(), &Error>> {
+fn store_outcome(outcome: Result<(), &Error>) -> Option<Result<(), &Error>> {
     match outcome {
         Err(error) if error.kind() == ErrorKind::QueueTimeout => None,
         Err(error) if CircuitBreaker::is_failure(error) => Some(Err(error)),

@@ -6,5 +6,5 @@ mod breaker;
 mod circuit_breaker;
 mod watch;
 
-pub(super) use breaker::Permit;
+pub(super) use breaker::Admission;
 pub use circuit_breaker::CircuitBreaker;

@@ -50,7 +50,6 @@ impl Watch {
         }
     }
 
-    /// Watches over an outage until it is over.
     pub(super) fn add(&self, log: &Arc<OutageLog>, limiter: &Arc<str>) {
         let mut state = self.state();
         state.outages.retain(|outage| {
@@ -72,8 +71,11 @@ impl Watch {
             state
                 .outages
                 .retain(|outage| outage.until_quiet().is_some());
-            let outages = state.outages.iter();
-            outages.filter_map(LoggedOutage::until_quiet).min()
+            state
+                .outages
+                .iter()
+                .filter_map(LoggedOutage::until_quiet)
+                .min()
         });
         match left {
             Some(Duration::ZERO) => WatchStep::Probe,
@@ -85,7 +87,6 @@ impl Watch {
         }
     }
 
-    /// Ends the outages that are over when the store answers a probe.
     pub(super) fn end_outages(&self) {
         let outages = mem::take(&mut self.state().outages);
         for LoggedOutage { log, limiter } in &outages {

@@ -36,7 +36,7 @@ fn opened_at(now: u64) -> Breaker {
 
 /// Takes the permit for the next probe. Returns the time at which it was granted.
 fn next_probe(breaker: &Breaker, mut now: u64) -> u64 {
-    while breaker.permit(DEADLINE, || now) == Permit::Refuse {
+    while breaker.admit(DEADLINE, || now) == Admission::Refuse {
         now += 1_000;
     }
     now
@@ -51,14 +51,15 @@ fn five_consecutive_failures_open_it() {
         }
         breaker.record_success(|| 0);
     }
-    assert_eq!(breaker.permit(DEADLINE, || 0), Permit::Ask);
+    assert_eq!(breaker.admit(DEADLINE, || 0), Admission::Ask);
     let breaker = opened_at(0);
-    assert_eq!(breaker.permit(DEADLINE, || 0), Permit::Refuse);
+    assert_eq!(breaker.admit(DEADLINE, || 0), Admission::Refuse);
 }
 
 #[test]
 fn the_failure_of_a_call_with_many_checks_counts_once() {
-    let (breaker, error) = (Breaker::default(), failure());
+    let breaker = Breaker::default();
+    let error = failure();
     for _ in 0..100 {
         breaker.record_failure(0, &error);
     }
@@ -118,8 +119,8 @@ fn it_stays_open_for_100_to_500_ms_twice_as_long_each_time() {
     }
     let bounds = [(100, 200), (200, 400), (250, 500), (250, 500), (250, 500)];
     for (lengths, (shortest, longest)) in lengths.iter().zip(bounds) {
-        let (min, max) = (lengths.iter().min(), lengths.iter().max());
-        let (min, max) = (min.unwrap() / 1_000, max.unwrap() / 1_000);
+        let min = lengths.iter().min().unwrap() / 1_000;
+        let max = lengths.iter().max().unwrap() / 1_000;
         assert!(shortest <= min && max <= longest + 1, "{min} to {max} ms");
         // There is jitter, so that processes do not probe at the same time.
         assert!(max - min > (longest - shortest) / 2, "{min} to {max} ms");
@@ -131,12 +132,12 @@ fn one_probe_is_in_flight_at_a_time() {
     let breaker = opened_at(0);
     let probe = next_probe(&breaker, 0);
     for now in [probe, probe + 1, probe + DEADLINE + PROBE_TIMEOUT - 1] {
-        assert_eq!(breaker.permit(DEADLINE, || now), Permit::Refuse);
+        assert_eq!(breaker.admit(DEADLINE, || now), Admission::Refuse);
     }
     // The probe is lost.
     assert_eq!(
-        breaker.permit(DEADLINE, || probe + DEADLINE + PROBE_TIMEOUT),
-        Permit::Probe
+        breaker.admit(DEADLINE, || probe + DEADLINE + PROBE_TIMEOUT),
+        Admission::Probe
     );
 }
 
@@ -145,7 +146,7 @@ fn an_abandoned_probe_is_sent_by_the_next_caller() {
     let breaker = opened_at(0);
     let probe = next_probe(&breaker, 0);
     breaker.record_probe(probe + 1, None);
-    assert_eq!(breaker.permit(DEADLINE, || probe + 1), Permit::Probe);
+    assert_eq!(breaker.admit(DEADLINE, || probe + 1), Admission::Probe);
 }
 
 #[test]
@@ -153,7 +154,7 @@ fn one_successful_probe_closes_it() {
     let breaker = opened_at(0);
     let probe = next_probe(&breaker, 0);
     breaker.record_probe(probe, Some(Ok(())));
-    assert_eq!(breaker.permit(DEADLINE, || probe), Permit::Ask);
+    assert_eq!(breaker.admit(DEADLINE, || probe), Admission::Ask);
     // Earlier failures no longer count.
     for _ in 1..CONSECUTIVE_FAILURES {
         assert!(!fail(&breaker, probe));
@@ -166,7 +167,7 @@ fn outcomes_of_earlier_requests_do_not_change_an_open_breaker() {
     for now in [0, 50_000, 99_000] {
         fail(&breaker, now);
         breaker.record_success(|| now);
-        assert_eq!(breaker.permit(DEADLINE, || now), Permit::Refuse);
+        assert_eq!(breaker.admit(DEADLINE, || now), Admission::Refuse);
     }
     assert!(next_probe(&breaker, 0) <= 201_000);
 }
@@ -242,18 +243,19 @@ fn callers_that_give_up_are_ignored_while_others_are_answered() {
 #[test]
 fn a_probe_is_not_lost_before_its_deadline() {
     let breaker = opened_at(0);
-    let (deadline, probe) = (10 * SECOND, next_probe(&breaker, 0));
+    let deadline = 10 * SECOND;
+    let probe = next_probe(&breaker, 0);
     breaker.record_probe(probe, None);
-    assert_eq!(breaker.permit(deadline, || probe), Permit::Probe);
+    assert_eq!(breaker.admit(deadline, || probe), Admission::Probe);
     let lost_at = probe + deadline + PROBE_TIMEOUT;
-    assert_eq!(breaker.permit(deadline, || lost_at - 1), Permit::Refuse);
-    assert_eq!(breaker.permit(deadline, || lost_at), Permit::Probe);
+    assert_eq!(breaker.admit(deadline, || lost_at - 1), Admission::Refuse);
+    assert_eq!(breaker.admit(deadline, || lost_at), Admission::Probe);
 }
 
 #[test]
 fn a_clock_that_stepped_back_does_not_keep_it_open() {
     let breaker = opened_at(3_600 * SECOND);
-    assert_eq!(breaker.permit(DEADLINE, || 0), Permit::Probe);
+    assert_eq!(breaker.admit(DEADLINE, || 0), Admission::Probe);
 }
 
 #[test]
