@@ -9,6 +9,11 @@ pub(super) type FingerprintCache<T> = Cache<Fingerprint, T, UnitWeighter, HashFi
 
 /// Creates a cache of `max` entries, which takes the memory of the expected ones at once.
 pub(super) fn fingerprint_cache<T: Clone>(expected: usize, max: usize) -> FingerprintCache<T> {
-    let (hasher, lifecycle) = (HashFingerprint::default(), DefaultLifecycle::default());
-    Cache::with(expected, max as u64, UnitWeighter, hasher, lifecycle)
+    Cache::with(
+        expected,
+        max as u64,
+        UnitWeighter,
+        HashFingerprint::default(),
+        DefaultLifecycle::default(),
+    )
 }

@@ -67,7 +67,6 @@ pub(crate) struct Late {
 }
 
 impl Deadline {
-    /// A deadline that begins now.
     pub(crate) fn new(limit: Duration) -> Self {
         let clock = RunningClock::new(limit);
         let Moment { at, running, .. } = clock.last_look;
@@ -84,13 +83,11 @@ impl Deadline {
         self.since
     }
 
-    /// Returns the end of the last wait.
     #[cfg(feature = "redis")]
     pub(crate) fn waited_until(&self) -> Instant {
         self.clock.last_look.at
     }
 
-    /// Returns the time that is left.
     #[cfg(any(feature = "redis", test))]
     pub(crate) fn left(&mut self) -> Duration {
         self.end.since(self.clock.look().running)
@@ -178,7 +175,6 @@ pub(crate) struct Moment {
 pub(crate) struct RunningTime(Instant);
 
 impl RunningClock {
-    /// A clock for waits of at most this long.
     pub(crate) fn new(limit: Duration) -> Self {
         let now = Instant::now();
         let step = (limit / STEPS).max(MIN_STEP);
@@ -247,7 +243,6 @@ impl RunningTime {
     }
 }
 
-/// Waits for a future. Returns `None` if it is not ready within this time, which began at `since`.
 async fn wait_for<T>(
     limit: Duration,
     since: Instant,
@@ -267,7 +262,6 @@ async fn wait_for<T>(
     }
 }
 
-/// Sleeps until this time.
 #[cfg(feature = "redis")]
 pub(crate) async fn sleep_until(end: Instant) {
     let now = Instant::now();

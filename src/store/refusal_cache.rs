@@ -68,18 +68,18 @@ const STRIPES: usize = 256;
 /// unless units are returned. Otherwise the cache refuses checks that the store would admit.
 #[derive(Clone)]
 pub struct RefusalCache {
-    inner: Arc<Inner>,
+    inner: Arc<CacheInner>,
 }
 
-struct Inner {
-    settings: Settings,
+struct CacheInner {
+    settings: CacheSettings,
     /// The refusals by the fingerprint of limiter and key. Reads take no lock; changes lock the stripe.
     refusals: FingerprintCache<Arc<[CachedRefusal]>>,
     stripes: [Stripe; STRIPES],
 }
 
 #[derive(Clone)]
-struct Settings {
+struct CacheSettings {
     meter: StoreMeter,
     clock: Clock,
     max_age: Duration,
@@ -112,16 +112,16 @@ impl RefusalCache {
     /// Creates a cache that remembers a refusal for at most one second.
     #[must_use]
     pub fn new() -> Self {
-        Self::build(Settings {
+        Self::build(CacheSettings {
             meter: StoreMeter::unnamed(),
             clock: Clock::monotonic(),
             max_age: DEFAULT_MAX_AGE,
         })
     }
 
-    fn build(settings: Settings) -> Self {
+    fn build(settings: CacheSettings) -> Self {
         Self {
-            inner: Arc::new(Inner {
+            inner: Arc::new(CacheInner {
                 settings,
                 refusals: fingerprint_cache(MAX_KEYS, MAX_KEYS),
                 stripes: std::array::from_fn(|_| Stripe::default()),
@@ -129,7 +129,7 @@ impl RefusalCache {
         }
     }
 
-    fn with(&self, change: impl FnOnce(&mut Settings)) -> Self {
+    fn with(&self, change: impl FnOnce(&mut CacheSettings)) -> Self {
         let mut settings = self.inner.settings.clone();
         change(&mut settings);
         Self::build(settings)
@@ -168,7 +168,6 @@ impl RefusalCache {
         self.with(|settings| settings.clock = clock)
     }
 
-    /// Returns the remembered refusal of a check, if the store would still refuse it.
     #[inline]
     pub(super) fn get(&self, check: Check<'_>) -> Option<Answer> {
         if !self.remembers(check) {
@@ -203,7 +202,7 @@ impl RefusalCache {
         if !self.remembers(check) {
             return;
         }
-        let Inner {
+        let CacheInner {
             settings, refusals, ..
         } = &*self.inner;
         let fingerprint = check.subject.fingerprint();
@@ -217,10 +216,12 @@ impl RefusalCache {
             return;
         };
         let now = settings.clock.now();
-        let is_same = |refusal: &CachedRefusal| refusal.matches(check);
         // The same check may have been in flight twice.
-        let mut known = known.iter().flat_map(|known| known.iter());
-        if known.any(|refusal| is_same(refusal) && refusal.is_valid(now)) {
+        let is_known = known
+            .iter()
+            .flat_map(|known| known.iter())
+            .any(|refusal| refusal.matches(check) && refusal.is_valid(now));
+        if is_known {
             return;
         }
         let guard = stripe.lock();
@@ -233,22 +234,25 @@ impl RefusalCache {
             share: check.share,
             lease_micros: check.lease_micros,
             cost: check.cost,
-            slots: slots_of(check),
+            slots: wanted_slots(check),
             answer: answer.clone(),
             answered_at: now,
             expires_at: mark.sent_at.saturating_add(age),
         };
         let known = refusals.get(&fingerprint);
-        let others = known.iter().flat_map(|known| known.iter());
-        let others = others.filter(|other| !is_same(other) && other.is_valid(now));
-        let all = [refusal].into_iter().chain(others.cloned());
-        refusals.insert(fingerprint, all.take(MAX_PER_KEY).collect());
+        let others = known
+            .iter()
+            .flat_map(|known| known.iter())
+            .filter(|other| !other.matches(check) && other.is_valid(now))
+            .cloned();
+        let all = [refusal].into_iter().chain(others).take(MAX_PER_KEY);
+        refusals.insert(fingerprint, all.collect());
         drop(guard);
         self.record_len();
     }
 
     fn remembers(&self, check: Check<'_>) -> bool {
-        (check.cost > 0 || slots_of(check) > 0) && !self.inner.settings.max_age.is_zero()
+        (check.cost > 0 || wanted_slots(check) > 0) && !self.inner.settings.max_age.is_zero()
     }
 
     fn stripe(&self, fingerprint: Fingerprint) -> &Stripe {
@@ -265,7 +269,7 @@ impl RefusalCache {
     }
 
     fn record_len(&self) {
-        let Inner {
+        let CacheInner {
             settings, refusals, ..
         } = &*self.inner;
         settings.meter.record_refusals(|| refusals.len());
@@ -313,7 +317,7 @@ impl Drop for Invalidation {
 impl CachedRefusal {
     fn matches(&self, check: Check<'_>) -> bool {
         (self.cost, self.share, self.lease_micros) == (check.cost, check.share, check.lease_micros)
-            && self.slots == slots_of(check)
+            && self.slots == wanted_slots(check)
             && self.quotas == *check.quotas
     }
 
@@ -322,10 +326,11 @@ impl CachedRefusal {
     }
 }
 
-/// Returns the slots that a check wants of quotas in flight.
-fn slots_of(check: Check<'_>) -> u32 {
-    let holding = check.holding.filter(|_| check.quotas.has_slots());
-    holding.map_or(0, |holding| holding.wanted)
+fn wanted_slots(check: Check<'_>) -> u32 {
+    match check.holding {
+        Some(holding) if check.quotas.has_slots() => holding.wanted,
+        _ => 0,
+    }
 }
 
 impl Stripe {
@@ -356,8 +361,8 @@ impl fmt::Debug for RefusalCache {
 
 /// Returns how long a refused check stays refused, in microseconds. `None` if the check was admitted.
 fn longest_wait(answer: &Answer) -> Option<u64> {
-    let waits = answer.quotas().iter().map(|quota| quota.wait());
-    match waits.max()? {
+    let longest = answer.quotas().iter().map(|quota| quota.wait()).max()?;
+    match longest {
         Wait::Zero => None,
         Wait::Micros(micros) => Some(micros),
         Wait::Never => Some(u64::MAX),

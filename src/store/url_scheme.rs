@@ -25,7 +25,8 @@ const SCHEMES: [&str; 18] = [
 /// Returns the scheme of a URL, or an empty text if it is unknown: text before the first colon may be a password.
 pub(crate) fn known_scheme(url: &str) -> &'static str {
     let scheme = url.split_once(':').map_or("", |(scheme, _)| scheme.trim());
-    let mut schemes = SCHEMES.into_iter();
-    let known = schemes.find(|known| known.eq_ignore_ascii_case(scheme));
-    known.unwrap_or_default()
+    SCHEMES
+        .into_iter()
+        .find(|known| known.eq_ignore_ascii_case(scheme))
+        .unwrap_or_default()
 }

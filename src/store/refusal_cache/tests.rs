@@ -7,13 +7,13 @@ use crate::quota::Quota;
 const SECOND: Duration = Duration::from_secs(1);
 
 /// The limiter, the key and the quotas of checks.
-struct Owner {
+struct CachedKey {
     limiter: Key,
     key: Key,
     quotas: Quotas,
 }
 
-impl Owner {
+impl CachedKey {
     fn new(key: &str, quotas: impl Into<Quotas>) -> Self {
         Self {
             limiter: Key::from("l"),
@@ -47,7 +47,7 @@ fn refused(wait: Option<Duration>) -> Answer {
 #[test]
 fn a_refusal_is_remembered_for_four_fifths_of_its_wait_from_when_it_was_sent() {
     let (cache, clock) = cache();
-    let ada = Owner::new("ada", Quota::per_minute(5));
+    let ada = CachedKey::new("ada", Quota::per_minute(5));
     let wait = Duration::from_millis(500);
     let mark = cache.before_send(ada.check(1));
     clock.advance(Duration::from_millis(100));
@@ -65,7 +65,7 @@ fn a_refusal_is_remembered_for_four_fifths_of_its_wait_from_when_it_was_sent() {
 #[test]
 fn a_refusal_without_an_end_is_remembered_for_the_maximum_age() {
     let (cache, clock) = cache();
-    let ada = Owner::new("ada", Quota::per_minute(5));
+    let ada = CachedKey::new("ada", Quota::per_minute(5));
     record(&cache, ada.check(9), &refused(None));
     clock.advance(SECOND - Duration::from_micros(1));
     let last = cache.get(ada.check(9)).unwrap();
@@ -77,7 +77,7 @@ fn a_refusal_without_an_end_is_remembered_for_the_maximum_age() {
 #[test]
 fn a_refusal_in_flight_while_units_are_returned_is_not_remembered() {
     let (cache, _) = cache();
-    let ada = Owner::new("ada", Quota::per_minute(5));
+    let ada = CachedKey::new("ada", Quota::per_minute(5));
     // One check is sent before Redis returns the units, and one meanwhile.
     let before = cache.before_send(ada.check(1));
     let invalidation = cache.invalidate(ada.check(1).subject);
@@ -95,22 +95,25 @@ fn a_refusal_in_flight_while_units_are_returned_is_not_remembered() {
 fn a_removed_refusal_is_not_inserted_again_by_another_thread() {
     const ROUNDS: usize = 2_000;
     let (cache, _) = cache();
-    let ada = Owner::new("ada", Quota::per_minute(5));
-    let record = |cost| record(&cache, ada.check(cost), &refused(Some(SECOND)));
+    let ada = CachedKey::new("ada", Quota::per_minute(5));
+    let refusal = refused(Some(SECOND));
     let is_done = std::sync::atomic::AtomicBool::new(false);
     let mut inserted_again = 0;
     std::thread::scope(|scope| {
         for cost in 2..4 {
-            let (record, is_done) = (&record, &is_done);
+            let check = ada.check(cost);
+            let cache = &cache;
+            let refusal = &refusal;
+            let is_done = &is_done;
             scope.spawn(move || {
                 while !is_done.load(Ordering::Relaxed) {
-                    record(cost);
+                    record(cache, check, refusal);
                 }
             });
         }
         for _ in 0..ROUNDS {
             let invalidation = cache.invalidate(ada.check(1).subject);
-            record(1);
+            record(&cache, ada.check(1), &refusal);
             drop(invalidation);
             // The other threads keep recording.
             std::thread::yield_now();
@@ -127,7 +130,7 @@ fn a_refusal_expires_before_redis_admits_even_if_both_clocks_are_slewed() {
     // of this process is slow.
     const SLEW: u64 = 83_334;
     let (cache, clock) = cache();
-    let ada = Owner::new("ada", Quota::per_minute(5));
+    let ada = CachedKey::new("ada", Quota::per_minute(5));
     for wait in [1, 1_000, 500_000, 999_999, 1_250_000] {
         let mark = cache.before_send(ada.check(1));
         let answer = refused(Some(Duration::from_micros(wait)));
@@ -144,7 +147,7 @@ fn a_refusal_expires_before_redis_admits_even_if_both_clocks_are_slewed() {
 #[test]
 fn an_admission_removes_the_refusals_of_its_key() {
     let (cache, _) = cache();
-    let [ada, bob] = ["ada", "bob"].map(|key| Owner::new(key, Quota::per_minute(5)));
+    let [ada, bob] = ["ada", "bob"].map(|key| CachedKey::new(key, Quota::per_minute(5)));
     for owner in [&ada, &bob] {
         record(&cache, owner.check(4), &refused(Some(SECOND)));
     }
@@ -167,16 +170,14 @@ fn the_gauge_counts_remembered_refusals() {
     };
     metrics::with_local_recorder(&recorder, || {
         let (cache, _) = cache();
-        let ada = Owner::new("ada", Quota::per_minute(5));
-        let refuse = || {
-            record(&cache, ada.check(1), &refused(Some(SECOND)));
-        };
-        refuse();
+        let ada = CachedKey::new("ada", Quota::per_minute(5));
+        let refusal = refused(Some(SECOND));
+        record(&cache, ada.check(1), &refusal);
         assert_eq!(gauge().as_deref(), Some("1"));
         let admitted = Answer::new(Source::Redis, [QuotaAnswer::admitted(2, SECOND)]);
         record(&cache, ada.check(1), &admitted);
         assert_eq!(gauge().as_deref(), Some("0"));
-        refuse();
+        record(&cache, ada.check(1), &refusal);
         assert_eq!(gauge().as_deref(), Some("1"));
         drop(cache.invalidate(ada.check(1).subject));
         assert_eq!(gauge().as_deref(), Some("0"));
@@ -186,7 +187,7 @@ fn the_gauge_counts_remembered_refusals() {
 #[test]
 fn the_number_of_remembered_refusals_is_limited() {
     let (cache, _) = cache();
-    let ada = Owner::new("ada", Quota::per_minute(5));
+    let ada = CachedKey::new("ada", Quota::per_minute(5));
     for cost in 1..=100 {
         record(&cache, ada.check(cost), &refused(Some(SECOND)));
     }
@@ -196,7 +197,7 @@ fn the_number_of_remembered_refusals_is_limited() {
         (93..=100).collect::<Vec<_>>()
     );
     for key in 0..5 * MAX_KEYS {
-        let owner = Owner::new(&key.to_string(), Quota::per_minute(5));
+        let owner = CachedKey::new(&key.to_string(), Quota::per_minute(5));
         record(&cache, owner.check(1), &refused(Some(SECOND)));
     }
     assert!(cache.inner.refusals.len() <= MAX_KEYS);

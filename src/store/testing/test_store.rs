@@ -76,12 +76,12 @@ pub struct TestStore {
     counts: MemoryStore,
     clock: TestClock,
     circuit_breaker: CircuitBreaker,
-    script: Arc<Mutex<Script>>,
+    script: Arc<Mutex<TestScript>>,
 }
 
 /// The behaviours that the test has chosen, and the checks received so far.
 #[derive(Debug, Default)]
-struct Script {
+struct TestScript {
     /// The behaviours for the next checks, each with a number of checks.
     next: VecDeque<(usize, Behaviour)>,
     /// The behaviour after these.
@@ -203,7 +203,7 @@ impl TestStore {
         script.lasting = behaviour;
     }
 
-    fn script(&self) -> MutexGuard<'_, Script> {
+    fn script(&self) -> MutexGuard<'_, TestScript> {
         self.script.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -260,7 +260,7 @@ impl Behaviour {
     }
 }
 
-impl Script {
+impl TestScript {
     /// Records checks that are decided together, and returns the behaviour for them.
     fn next_behaviour(&mut self, checks: &[Check<'_>]) -> Behaviour {
         let received = checks.iter().map(|check| ReceivedCheck(check.owned()));
@@ -322,7 +322,6 @@ impl Store for TestStore {
     }
 }
 
-/// Returns whether a check charges units or takes slots.
 fn is_charge(check: &Check<'_>) -> bool {
     check.cost > 0 || check.holding.is_some_and(|holding| holding.wanted > 0)
 }
@@ -331,9 +330,10 @@ fn is_charge(check: &Check<'_>) -> bool {
 fn refusal(check: Check<'_>, retry_after: Option<Duration>) -> Answer {
     let answers = check.quotas.iter().map(|quota| {
         let reset_after = retry_after.unwrap_or_else(|| quota.window());
-        match is_charge(&check) {
-            false => QuotaAnswer::admitted(quota.limit(), reset_after),
-            true => QuotaAnswer::refused(quota.limit(), retry_after, reset_after),
+        if is_charge(&check) {
+            QuotaAnswer::refused(quota.limit(), retry_after, reset_after)
+        } else {
+            QuotaAnswer::admitted(quota.limit(), reset_after)
         }
     });
     Answer::new(Source::Other, answers)
