@@ -107,12 +107,18 @@ impl KeyNames {
         let separator = if shared_tag.is_some() { ";" } else { ":" };
         match name.value {
             Value::Row => {}
-            Value::Log => push_all(out, &[separator, "log"]),
-            Value::Buckets { length } => {
-                push_all(out, &[separator, "buckets:", &length.to_string()])
+            Value::Log => {
+                push_all(out, &[separator, "log"]);
             }
-            Value::SortedSet { window } => push_all(out, &[separator, "set:", &window.to_string()]),
-            Value::InFlight => push_all(out, &[separator, "in_flight"]),
+            Value::Buckets { length } => {
+                push_all(out, &[separator, "buckets:", &length.to_string()]);
+            }
+            Value::SortedSet { window } => {
+                push_all(out, &[separator, "set:", &window.to_string()]);
+            }
+            Value::InFlight => {
+                push_all(out, &[separator, "in_flight"]);
+            }
         }
         if let Some((window, number)) = name.soft {
             push_all(out, &[separator, "soft:", &window.to_string()]);
