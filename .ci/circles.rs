@@ -5,6 +5,9 @@
 //!
 //!     rustc --edition 2024 -o target/circles .ci/circles.rs && target/circles src
 
+#[path = "source.rs"]
+mod source;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::ExitCode;
@@ -30,7 +33,7 @@ struct Modules(BTreeMap<ItemPath, Module>);
 fn main() -> ExitCode {
     let root = env::args().nth(1).unwrap_or_else(|| "src".to_owned());
     let mut modules = Modules(BTreeMap::new());
-    modules.read(Path::new(&root), &[]);
+    modules.read(Path::new(&root));
     modules.resolve_exports();
     let circles = circles(&modules.uses());
     let too_large = circles.iter().filter(|circle| circle.len() > MAX_FILES);
@@ -52,34 +55,16 @@ fn main() -> ExitCode {
 }
 
 impl Modules {
-    fn read(&mut self, directory: &Path, of_directory: &[String]) {
-        for entry in fs::read_dir(directory).expect("a directory") {
-            let path = entry.expect("an entry").path();
-            let name = path
-                .file_stem()
-                .expect("a name")
-                .to_string_lossy()
-                .into_owned();
-            if name == "tests" || name.starts_with("test_") {
-                continue;
-            }
-            let mut module = of_directory.to_vec();
-            if path.is_dir() {
-                module.push(name);
-                self.read(&path, &module);
-            } else if path.extension().is_some_and(|extension| extension == "rs") {
-                if name != "mod" && name != "lib" {
-                    module.push(name);
-                }
-                let text = fs::read_to_string(&path).expect("text");
-                let code = without_tests(&text);
-                let parsed = Module {
-                    file: path.display().to_string(),
-                    used: used_paths(&code),
-                    exports: BTreeMap::new(),
-                };
-                self.0.insert(module, parsed);
-            }
+    fn read(&mut self, root: &Path) {
+        for path in source::files(root) {
+            let text = fs::read_to_string(&path).expect("text");
+            let parsed = Module {
+                file: path.display().to_string(),
+                used: used_paths(&product_code(&text)),
+                exports: BTreeMap::new(),
+            };
+            let inside = path.strip_prefix(root).expect("a file of the root");
+            self.0.insert(module_path(inside), parsed);
         }
     }
 
@@ -164,6 +149,16 @@ impl Modules {
     }
 }
 
+fn module_path(file: &Path) -> ItemPath {
+    let names = file.with_extension("");
+    let mut names: ItemPath = names
+        .components()
+        .map(|name| name.as_os_str().to_string_lossy().into_owned())
+        .collect();
+    names.pop_if(|name| name == "mod" || name == "lib");
+    names
+}
+
 fn declares_only(file: &str) -> bool {
     file.ends_with("/mod.rs") || file.ends_with("/lib.rs")
 }
@@ -176,32 +171,10 @@ fn split_alias(used: &str) -> (&str, Option<&str>) {
 }
 
 /// Leaves out comments, and modules of tests within the file.
-fn without_tests(text: &str) -> String {
-    let mut code = String::new();
-    let mut lines = text.lines();
-    let mut is_test = false;
-    while let Some(line) = lines.next() {
-        let trimmed = line.trim();
-        if trimmed.starts_with("//") {
-            continue;
-        }
-        if trimmed.starts_with("#[cfg(") && trimmed.contains("test") && !trimmed.contains("not(") {
-            is_test = true;
-            continue;
-        }
-        if is_test && trimmed.starts_with("#[") {
-            continue;
-        }
-        if is_test && trimmed.starts_with("mod ") && trimmed.ends_with('{') {
-            let indent = &line[..line.len() - line.trim_start().len()];
-            let end = format!("{indent}}}");
-            lines.by_ref().find(|line| *line == end);
-        }
-        is_test = false;
-        code.push_str(line);
-        code.push('\n');
-    }
-    code
+fn product_code(text: &str) -> String {
+    let code = source::without_tests(text);
+    let lines = code.lines().filter(|line| !line.trim().starts_with("//"));
+    lines.map(|line| format!("{line}\n")).collect()
 }
 
 /// Returns the paths of `use` declarations, one for each name, and those that the code names in full.

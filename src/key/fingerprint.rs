@@ -83,7 +83,6 @@ impl Fingerprint {
         self.0
     }
 
-    /// Returns the two halves, each of which is a random number.
     pub(crate) fn halves(self) -> [u64; 2] {
         [self.0, self.1]
     }

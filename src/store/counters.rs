@@ -518,7 +518,6 @@ impl Counters {
         Some(last.saturating_mul(1_000))
     }
 
-    /// Returns whether all units have returned.
     pub(super) fn is_idle(&self, now: u64) -> bool {
         self.counts.iter().all(|count| count.is_idle(now))
     }
@@ -649,7 +648,6 @@ impl Count {
         self.dies_at <= now / 1_000
     }
 
-    /// Returns whether all units have returned.
     fn is_idle(&self, now: u64) -> bool {
         self.state.is_idle(&QuotaCheck {
             limit: 0,
@@ -665,7 +663,6 @@ impl Count {
     }
 }
 
-/// Returns the answer to a check, of a verdict for each of its quotas.
 fn answer_of(check: &Check<'_>, verdicts: Verdicts, source: Source, now: u64) -> Answer {
     let answers = check.quotas.iter().zip(verdicts);
     let answers = answers.map(|(quota, verdict)| QuotaAnswer::from(verdict).softened(quota));

@@ -107,7 +107,6 @@ pub(crate) struct HeldSlots {
 }
 
 impl PermitTable {
-    /// Returns the table of a store in this process.
     pub(in crate::limiter) fn of(store: &ProtectedStore) -> Arc<Self> {
         let mut tables = TABLES.lock().unwrap_or_else(PoisonError::into_inner);
         tables.retain(|(_, table)| table.strong_count() > 0);
@@ -143,13 +142,11 @@ impl PermitTable {
 }
 
 impl State {
-    /// Returns a key, to change it.
     pub(super) fn key(&mut self, id: Fingerprint) -> Option<&mut HeldKey> {
         self.changed.push(id);
         self.keys.get_mut(&id)
     }
 
-    /// Returns when a message may be due.
     pub(super) fn next_look(&mut self) -> Option<u64> {
         self.set_timers();
         let at_once = self.may_ask.then_some(0);

@@ -156,7 +156,6 @@ impl BlockList {
         Self { inner }
     }
 
-    /// Returns the clock of the blocks.
     pub(crate) fn clock(&self) -> &Clock {
         &self.inner.clock
     }
@@ -445,7 +444,6 @@ impl BlockList {
         Error::new(ErrorKind::Full, text)
     }
 
-    /// Returns the blocked keys of a limiter, and how long each stays blocked.
     pub(crate) fn of_limiter(&self, limiter: &Key) -> Vec<(Key, Duration)> {
         let now = self.inner.clock.now();
         let blocked = self.inner.blocked.read();

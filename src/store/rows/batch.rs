@@ -128,7 +128,6 @@ impl Batch {
         !self.is_finished()
     }
 
-    /// Returns whether all requests are answered or abandoned.
     pub(super) fn is_finished(&self) -> bool {
         self.requests.count() == 0
     }

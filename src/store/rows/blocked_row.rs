@@ -43,7 +43,6 @@ impl BlockedLine {
         })
     }
 
-    /// Returns the limiter, the key, and the remaining time.
     fn keys(&self, now: u64) -> Option<(Key, Key, Duration)> {
         let (limiter, key) = self.names.split_once(' ')?;
         let left = Duration::from_micros(self.until.saturating_sub(now));
@@ -66,7 +65,6 @@ impl BlockedRow {
         lines.map(|lines| Self { lines })
     }
 
-    /// Returns the lines of keys that are still blocked.
     fn blocked(&self, now: u64) -> impl Iterator<Item = &BlockedLine> {
         self.lines.iter().filter(move |line| line.until > now)
     }
@@ -97,7 +95,6 @@ fn names() -> Vec<RowName> {
     (0..ROWS).map(RowName::of_blocks).collect()
 }
 
-/// Returns the position of the row of a key.
 fn row_of(key: &Key) -> usize {
     let number = fnv_1a(key.as_str().as_bytes()) % ROWS;
     usize::try_from(number).unwrap_or(0)
@@ -126,7 +123,6 @@ impl BlockKey {
         }
     }
 
-    /// Returns whether the list has room for another key.
     fn has_room(&self, rows: &[BlockedRow], now: u64) -> bool {
         let blocked = || rows.iter().flat_map(|row| row.blocked(now));
         let of_limiter = blocked().filter(|line| line.is_of(self.limiter.as_str()));

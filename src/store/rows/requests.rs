@@ -28,7 +28,6 @@ pub(super) trait RowValue: Default + Send + Sync + 'static {
 pub(super) trait Request<V>: Send + Sync {
     fn names(&self) -> &[RowName];
 
-    /// Returns whether the caller has given up.
     fn is_abandoned(&self) -> bool;
 
     /// Changes the values, which are in the order of the names. Returns which of them are to be written.

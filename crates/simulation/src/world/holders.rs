@@ -94,9 +94,14 @@ impl Holders {
         sender: Life,
         lives: &[u64],
         now: u64,
+        before: &SlotEntries,
         after: &SlotEntries,
     ) -> Option<String> {
         for (key, entry) in &after.0 {
+            // Whose late message has written it is not known.
+            if before.has(key, entry.holder) && !self.owners.contains_key(&entry.holder) {
+                continue;
+            }
             let (process, life) = *self.owners.entry(entry.holder).or_insert(sender);
             if lives[process] == life || entry.slots == 0 {
                 continue;

@@ -38,7 +38,7 @@ impl World {
         let sender = process.map(|process| (process, self.lives[process]));
         let Self { holders, lives, .. } = self;
         let violation = match sender {
-            Some(sender) => holders.take_in(sender, lives, self.now, &after),
+            Some(sender) => holders.take_in(sender, lives, self.now, before, &after),
             None => holders.take_in_late(before, &after, server_time),
         };
         holders.remember(after);

@@ -123,7 +123,6 @@ impl Sender {
         }
     }
 
-    /// Returns the error of a check that was sent at this time and has reached its deadline.
     fn late_error(
         &self,
         queue: &SendQueue,

@@ -73,7 +73,6 @@ impl Waiters {
         last
     }
 
-    /// Returns the earliest deadline of those that still wait.
     pub(super) fn next_deadline(&self) -> Option<RunningTime> {
         self.0.iter().filter_map(Waiter::waits_until).min()
     }

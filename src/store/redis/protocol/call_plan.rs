@@ -380,7 +380,6 @@ impl Group {
         }
     }
 
-    /// Returns how many arguments the group has.
     pub(super) fn length(&self) -> u64 {
         let levels = LEVEL_FIELDS.len() * self.levels.len();
         (GROUP_FIELDS.len() + levels + KEY_FIELDS.len() * self.named_keys()) as u64

@@ -148,7 +148,6 @@ impl<'a> Count<'a> {
         header
     }
 
-    /// Returns whether a quota has shares: then the script reads the shares of each.
     fn have_shares(&self) -> bool {
         self.quotas().any(|quota| !quota.share_list().is_none())
     }

@@ -334,7 +334,6 @@ fn find_row(error: &RedisError, handshake: Handshake) -> &'static ErrorRow {
         .unwrap_or(&UNLISTED)
 }
 
-/// Returns the row of a message, which [`message_in`] has cut.
 fn find_row_in(message: &str) -> &'static ErrorRow {
     TABLE
         .iter()

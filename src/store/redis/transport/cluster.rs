@@ -91,7 +91,6 @@ impl SlotMap {
         self.by_slot.get(usize::from(slot))?.as_ref()
     }
 
-    /// Returns every master once.
     fn masters(&self) -> Vec<Arc<Node>> {
         self.nodes
             .iter()

@@ -173,7 +173,6 @@ impl Follower {
         self.learn();
     }
 
-    /// Returns one vote of each sentinel, which may be known by a name in the URL and by its address.
     fn votes(&self) -> Vec<&Vote> {
         let mut ids = BTreeSet::new();
         let mut votes = Vec::new();
@@ -209,7 +208,6 @@ impl Follower {
         }
     }
 
-    /// Returns why sentinels have not answered.
     fn failure(&self) -> Failure {
         // A wrong set-up tells more than a sentinel that is down, and this more than one that is late.
         let known = self
