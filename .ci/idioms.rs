@@ -185,11 +185,7 @@ fn is_named_of(line: &Line) -> bool {
 }
 
 fn is_documented_private(line: &Line) -> bool {
-    line.is_documented
-        && function_name(line).is_some()
-        && !line.text.starts_with("pub fn ")
-        && !line.text.starts_with("pub async fn ")
-        && !line.text.starts_with("pub const fn ")
+    line.is_documented && function_name(line).is_some() && !line.text.starts_with("pub ")
 }
 
 fn function_name<'a>(line: &Line<'a>) -> Option<&'a str> {

@@ -86,6 +86,19 @@ pub(crate) fn micros(duration: Duration) -> u64 {
     whole.saturating_add(duration.subsec_micros().into())
 }
 
+/// Rounded up to whole microseconds. Saturates.
+pub(crate) const fn micros_rounded_up(duration: Duration) -> u64 {
+    let fraction: u64 = if duration.subsec_nanos().is_multiple_of(1_000) {
+        0
+    } else {
+        1
+    };
+    duration
+        .as_secs()
+        .saturating_mul(1_000_000)
+        .saturating_add(duration.subsec_micros() as u64 + fraction)
+}
+
 /// Returns the part of a time of the server's clock that has certainly not passed there when it has passed here.
 ///
 /// While 1 s passes, a clock that is slewed by 8.3 % shows at least 0.917 s or at most 1.083 s. 0.8 is less than

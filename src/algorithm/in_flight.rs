@@ -205,7 +205,7 @@ fn has_share(id: [u8; 16], share: ShareId) -> bool {
 /// A holder before its check is decided.
 struct HolderBefore {
     slots: u64,
-    /// What the store notes about the entry of the holder.
+    /// The store's note about the entry of the holder.
     note: HoldingNote,
 }
 

@@ -57,7 +57,7 @@ pub struct Decision {
     charges: Vec<LevelCharge>,
 }
 
-/// What has become of the charge of a level.
+/// The state of a level's charge.
 #[derive(Clone, Copy, Debug)]
 enum LevelCharge {
     /// Refunds took so many of its units.

@@ -8,6 +8,7 @@ use super::calendar::Calendar;
 #[cfg(feature = "redis")]
 use super::calendar_windows::longest_window;
 use super::shares::{Share, ShareId, Shares};
+use crate::clock::micros_rounded_up;
 use crate::error::ConfigError;
 #[cfg(tollgate_simulation)]
 use crate::planted::is_planted;
@@ -738,19 +739,6 @@ pub(super) const fn is_warn_percent(percent: u8) -> bool {
 
 pub(super) const fn is_slot_lease(micros: u64) -> bool {
     micros >= MIN_SLOT_LEASE_MICROS && micros <= MAX_SLOT_LEASE_MICROS
-}
-
-/// Converts to microseconds. Saturates, because a window that long is out of range anyway.
-const fn micros_rounded_up(window: Duration) -> u64 {
-    let fraction: u64 = if window.subsec_nanos().is_multiple_of(1_000) {
-        0
-    } else {
-        1
-    };
-    window
-        .as_secs()
-        .saturating_mul(MICROS_PER_SECOND)
-        .saturating_add(window.subsec_micros() as u64 + fraction)
 }
 
 #[cfg(test)]

@@ -32,13 +32,13 @@ enum Flaw {
     MatchesPatterns,
     /// Reads rows in another order.
     ReversesValues,
-    /// Has a clock for each process.
+    /// Each process has its own clock.
     TwoClocks,
     /// Keeps its lock if a change is dropped.
     KeepsLock,
     /// Removes rows that have not expired.
     RemovesAll,
-    /// Has no list of blocked keys for other processes.
+    /// Other processes do not see the blocked keys.
     OwnBlocks,
 }
 

@@ -16,7 +16,7 @@ struct Optimistic {
     rows: Mutex<HashMap<String, VersionedRow>>,
     clock: TestClock,
     calls: AtomicU64,
-    /// What one call in so many does.
+    /// The fault of one call in so many.
     faults: u64,
 }
 

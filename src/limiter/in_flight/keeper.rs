@@ -124,7 +124,7 @@ impl Keeper {
     }
 }
 
-/// What a look of the thread at its table has found.
+/// The finding of the thread when it looks at its table.
 struct KeeperLook {
     messages: Vec<Message>,
     /// Whether nothing is held or asked.

@@ -50,7 +50,7 @@ struct AskedKey {
     slots: u32,
 }
 
-/// What becomes of a question when the next messages are made.
+/// The step of a question when the next messages are made.
 enum QuestionStep {
     /// It is sent with the message of this index, or else with a new one.
     Send(Option<usize>),

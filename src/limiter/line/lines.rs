@@ -513,7 +513,7 @@ impl Line {
         by_rate.or(first_fits_at)
     }
 
-    /// Of the calls that stand here, the units before them are known only for the last one.
+    /// The units before a call that stands here are known only for the last one.
     fn earliest_for(&self, ticket: Ticket, now: Instant) -> Option<Instant> {
         let ahead = self.standing.units_before_last(ticket).unwrap_or(0);
         self.earliest(ahead, self.standing.wanted_units(ticket), now)

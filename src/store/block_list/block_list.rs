@@ -12,7 +12,7 @@ use tokio::task::unconstrained;
 
 use super::filter::Filter;
 use super::refreshes::Refreshes;
-use crate::clock::Clock;
+use crate::clock::{Clock, micros_rounded_up};
 use crate::error::{Error, ErrorKind};
 use crate::key::{Fingerprint, Key};
 use crate::store::fingerprint_cache::{FingerprintCache, fingerprint_cache};
@@ -268,7 +268,7 @@ impl BlockList {
     /// Returns an error of kind [`Full`](ErrorKind::Full) if 10 000 other keys are in the list.
     pub(crate) fn hold(&self, held: &Key, key: &Key, duration: Duration) -> Result<bool, Error> {
         let now = self.inner.clock.now();
-        let until = now.saturating_add(micros(duration));
+        let until = now.saturating_add(micros_rounded_up(duration));
         self.change(|Blocked { keys: blocked, .. }| {
             let name = name_of(held, key);
             let known = blocked.get(&name);
@@ -334,7 +334,7 @@ impl BlockList {
         let next_at = refreshes.next_at.load(Ordering::Relaxed);
         let begun_at = next_at.saturating_sub(refreshes.interval);
         let is_fresh = now < refreshes.fresh_until.load(Ordering::Relaxed);
-        if is_fresh || now >= begun_at.saturating_add(micros(max_wait)) {
+        if is_fresh || now >= begun_at.saturating_add(micros_rounded_up(max_wait)) {
             return None;
         }
         // Before the look, so that no end after it is missed.
@@ -393,7 +393,7 @@ impl BlockList {
                 let blocked_key = BlockedKey {
                     limiter: block.limiter.clone(),
                     key: block.key.clone(),
-                    expires_at: now.saturating_add(micros(block.duration)),
+                    expires_at: now.saturating_add(micros_rounded_up(block.duration)),
                     hold: known.map(|known| known.hold).unwrap_or_default(),
                 };
                 blocked.insert(name, blocked_key);
@@ -489,7 +489,7 @@ impl Blocked {
 fn new_keys(blocks: impl IntoIterator<Item = (Key, Key, Duration)>, now: u64) -> BlockedKeys {
     let named = |(limiter, key, remaining): (Key, Key, Duration)| {
         let name = name_of(&limiter, &key);
-        let expires_at = now.saturating_add(micros(remaining));
+        let expires_at = now.saturating_add(micros_rounded_up(remaining));
         let blocked_key = BlockedKey {
             limiter,
             key,
@@ -542,11 +542,6 @@ pub(in crate::store) fn has_room(
 #[inline]
 fn name_of(limiter: &Key, key: &Key) -> Fingerprint {
     key.fingerprint().within(limiter.fingerprint())
-}
-
-/// Converts to microseconds, rounded up so that no block becomes zero.
-pub(super) fn micros(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos().div_ceil(1_000)).unwrap_or(u64::MAX)
 }
 
 impl Default for BlockList {

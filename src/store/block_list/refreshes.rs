@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use super::block_list::micros;
+use crate::clock::micros_rounded_up;
 use crate::error::{Error, warning};
 use crate::telemetry::FailureStreak;
 
@@ -27,7 +27,7 @@ pub(super) struct Refreshes {
 impl Refreshes {
     pub(super) fn every(interval: Duration) -> Self {
         Self {
-            interval: micros(interval),
+            interval: micros_rounded_up(interval),
             next_at: AtomicU64::new(0),
             fresh_until: AtomicU64::new(0),
             is_running: watch::Sender::default(),

@@ -9,6 +9,7 @@ use super::client::Client;
 use super::protocol::errors::malformed_reply;
 use super::protocol::member;
 use super::transport::Route;
+use crate::clock::micros_rounded_up;
 use crate::error::Error;
 use crate::key::Key;
 use crate::store::block_list::{BlockList, SharedReading};
@@ -66,7 +67,7 @@ impl SharedBlockList {
         let limiter = block.limiter.clone();
         let key = block.key.clone();
         let duration = block.duration;
-        let micros = u64::try_from(duration.as_nanos().div_ceil(1_000)).unwrap_or(u64::MAX);
+        let micros = micros_rounded_up(duration);
         let asked_at = self.copy.clock().now();
         let mut call = client.scripts.block.call(1, 4, 0);
         call.command.arg(client.names.block_list());

@@ -9,6 +9,7 @@ use std::time::Duration;
 use super::call::Operation;
 use super::requests::{RowValue, ToWrite};
 use super::row_name::RowName;
+use crate::clock::micros_rounded_up;
 use crate::error::{Error, ErrorKind};
 use crate::key::Key;
 use crate::quota::fnv_1a;
@@ -155,8 +156,7 @@ impl Operation for BlockKey {
         row.lines
             .retain(|line| line.until > now && line.names != names);
         if !self.duration.is_zero() {
-            let micros = u64::try_from(self.duration.as_nanos().div_ceil(1_000));
-            let until = now.saturating_add(micros.unwrap_or(u64::MAX));
+            let until = now.saturating_add(micros_rounded_up(self.duration));
             row.lines.push(BlockedLine { names, until });
         }
         (Ok(true), ToWrite::Only(position))

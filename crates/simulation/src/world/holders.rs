@@ -98,7 +98,7 @@ impl Holders {
         after: &SlotEntries,
     ) -> Option<String> {
         for (key, entry) in &after.0 {
-            // Whose late message has written it is not known.
+            // A late message has written it. Its sender is not known.
             if before.has(key, entry.holder) && !self.owners.contains_key(&entry.holder) {
                 continue;
             }
