@@ -433,6 +433,15 @@ impl Line {
         has_pace || self.asking.is_empty() || (self.room.holds(needs) && !self.has_trial())
     }
 
+    /// Answers leave a rate that has refused without units. It has some again when the wait of that refusal is over, until the next
+    /// call asks.
+    fn is_known_to_hold(&self, needs: Room, now: Instant) -> bool {
+        let fits_at = self.refusal.and_then(|refusal| refusal.fits_at);
+        let has_units_again = fits_at.is_some_and(|fits_at| fits_at <= now);
+        let has_units = has_units_again || self.room.units >= needs.units;
+        has_units && self.room.slots >= needs.slots
+    }
+
     fn has_trial(&self) -> bool {
         self.asking.iter().any(|asking| asking.is_trial)
     }
@@ -471,6 +480,9 @@ impl Line {
         let is_trial = !self.room.holds(needs);
         self.asking.push(Asking { ticket, is_trial });
         self.room = self.room.without(needs);
+        if let Some(refusal) = &mut self.refusal {
+            refusal.fits_at.take_if(|fits_at| *fits_at <= now);
+        }
         if let Some(after) = &mut self.after_hold {
             let latest = self.standing.last().unwrap_or(ticket);
             after.last.get_or_insert(latest);
@@ -624,7 +636,8 @@ impl Call {
             if line.standing.remove(ticket) {
                 to_advance.push(want.line);
             }
-            if line.room.holds(want.needs) && !line.keeps_first_waiting(want.needs, now) {
+            if line.is_known_to_hold(want.needs, now) && !line.keeps_first_waiting(want.needs, now)
+            {
                 self.patience.let_pass(want.line, now);
             }
         }
