@@ -3,7 +3,7 @@
 //! The example starts an upstream that answers 5 requests per second and rejects the others. It sends 15
 //! requests at once with a plain client. Then it sends them with reqwest and with hyper, each in a layer that delays a
 //! request until it is admitted. Both share a limiter, as processes share one in Redis. At last, somebody else uses up the
-//! limit of the upstream: its 429 holds the next request back.
+//! limit of the upstream: its 429 pauses the next request.
 
 use std::error::Error;
 use std::time::{Duration, Instant};
@@ -65,7 +65,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let answered = reqwest_in_turn.oneshot(request()?).await?;
     assert_eq!(answered.status(), StatusCode::OK);
     let seconds = begin.elapsed().as_secs_f32();
-    println!("held back: 1 refused by the upstream, 1 answered after {seconds:.1} s");
+    println!("paused: 1 refused by the upstream, 1 answered after {seconds:.1} s");
     Ok(())
 }
 
@@ -106,7 +106,7 @@ async fn upstream(limit: Quota) -> Result<String, Box<dyn Error>> {
     let limit = RateLimitLayer::new(MemoryStore::new(), limit)
         .name("api")
         .key(key::global())
-        // Only `Retry-After`. Each answer with a reset in whole seconds would hold back for longer than its window.
+        // Only `Retry-After`. Each answer with a reset in whole seconds would pause for longer than its window.
         .headers(Headers::none());
     let app = Router::new()
         .route("/", get(|| async { "ok\n" }))

@@ -237,7 +237,7 @@ pub enum Source {
     /// The block list of this process: an operator [blocked](crate::Admin::block) the key.
     Block,
     /// The answer of an upstream: it asked this process, or another one, to [wait](crate::RateLimiter::observe).
-    HeldBack,
+    Paused,
     /// A store outside this crate. Metrics and events have the name of its
     /// [store](crate::store::StoreOn::name) in place of `other`.
     Other,
@@ -256,7 +256,7 @@ impl Source {
         Self::RefusalCache,
         Self::Fallback,
         Self::Block,
-        Self::HeldBack,
+        Self::Paused,
         Self::Other,
         Self::None,
     ];
@@ -270,7 +270,7 @@ impl Source {
             Self::RefusalCache => "refusal_cache",
             Self::Fallback => "fallback",
             Self::Block => "block",
-            Self::HeldBack => "held_back",
+            Self::Paused => "paused",
             Self::Other => store,
             Self::None => "none",
         }

@@ -358,10 +358,10 @@ pub(crate) mod warning {
     /// Give both the same lease.
     pub(crate) const LEASES_DIFFER: &str = "tollgate::W016";
 
-    /// An upstream held a key back, and the store cannot tell other processes.
+    /// An upstream has paused a key, and the store cannot tell other processes.
     ///
     /// Look up the error in the text.
-    pub(crate) const HOLD_NOT_SHARED: &str = "tollgate::W017";
+    pub(crate) const PAUSE_NOT_SHARED: &str = "tollgate::W017";
 
     /// A key was refused too often and is not blocked: its limiter or the store has too many blocks.
     ///

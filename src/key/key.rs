@@ -61,8 +61,8 @@ pub struct Key {
 /// The tag of the name under which a limiter counts its automatic blocks.
 const BLOCKS_TAG: &str = "blocks=";
 
-/// The tag of the name under which the keys of a limiter are held back.
-const HOLDS_TAG: &str = "held=";
+/// The tag of the name under which the keys of a limiter are paused.
+const PAUSES_TAG: &str = "paused=";
 
 impl Key {
     /// Creates a key from any bytes, which may be empty.
@@ -204,10 +204,10 @@ impl Key {
         }))
     }
 
-    /// Returns the name under which the keys of the limiter of this name are held back, as the other name for its blocks.
-    pub(crate) fn holds_of_limiter(&self) -> Self {
+    /// Returns the name under which the keys of the limiter of this name are paused, as the other name for its blocks.
+    pub(crate) fn pauses_of_limiter(&self) -> Self {
         Self::with_text(StoredText::new(|text| {
-            write!(text, "{HOLDS_TAG}{}", self.as_str())
+            write!(text, "{PAUSES_TAG}{}", self.as_str())
         }))
     }
 

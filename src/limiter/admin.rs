@@ -145,11 +145,11 @@ impl Admin {
         let decision = level.look().await?;
         let list = limiter.0.store.block_list();
         let block = list.blocked_for(&limiter.0.scope, &key);
-        let hold = list.blocked_for(&limiter.0.holds.name, &key);
-        let blocked_for = block.max(hold);
+        let pause = list.blocked_for(&limiter.0.pauses.name, &key);
+        let blocked_for = block.max(pause);
         let block_reason = match blocked_for {
             None => None,
-            Some(_) if hold > block => Some(BlockReason::HeldBack),
+            Some(_) if pause > block => Some(BlockReason::Paused),
             Some(_) => Some(match self.block_counts().blocks(&key).await? {
                 0 => BlockReason::Operator,
                 blocks => BlockReason::Refusals { blocks },
@@ -304,7 +304,7 @@ impl Admin {
         Ok(())
     }
 
-    /// Unblocks a key, also if an [upstream](RateLimiter::observe) holds it back. Does nothing if the key is neither blocked
+    /// Unblocks a key, also if an [upstream](RateLimiter::observe) has paused it. Does nothing if the key is neither blocked
     /// nor refused.
     ///
     /// It also forgets the [automatic](crate::BlockRule) blocks of the key, and its refusals. Processes send refusals once a
@@ -332,7 +332,7 @@ impl Admin {
             // Not for longer than the deadline: their runtime may stand still.
             let _ = store.within_deadline(end).await;
         }
-        for name in [&limiter.scope, &limiter.holds.name] {
+        for name in [&limiter.scope, &limiter.pauses.name] {
             let unblock = Block::new(name, &key, Duration::ZERO);
             store.block(unblock).await?;
         }
@@ -340,7 +340,7 @@ impl Admin {
         noted.and(counts.forget(&key).await)
     }
 
-    /// Returns the blocked keys of this limiter, and those that an upstream holds back, with the time until each is
+    /// Returns the blocked keys of this limiter, and those that an upstream has paused, with the time until each is
     /// unblocked, the longest first.
     ///
     /// [`peek`](Self::peek) returns the reason of a block.
@@ -349,11 +349,11 @@ impl Admin {
     ///
     /// Returns an error if the store fails.
     pub async fn blocked(&self) -> Result<Vec<(Key, Duration)>, Error> {
-        let LimiterInner { store, holds, .. } = &*self.limiter.0;
+        let LimiterInner { store, pauses, .. } = &*self.limiter.0;
         store.refresh_blocks().await?;
         let list = store.block_list();
         let mut ends = list.of_limiter(&self.limiter.0.scope);
-        ends.extend(list.of_limiter(&holds.name));
+        ends.extend(list.of_limiter(&pauses.name));
         // A key that is both has the longer time.
         ends.sort_by_key(|(_, left)| *left);
         let longest: HashMap<Key, Duration> = ends.into_iter().collect();

@@ -145,7 +145,7 @@ impl RateLimiter {
     /// [`retry_after`](crate::DecisionView::retry_after), but at most one second, and checks again: units may have been
     /// refunded meanwhile.
     ///
-    /// While an upstream [holds the key back](Self::observe), it waits until that ends. Then the calls of a process that
+    /// While an upstream [pauses the key](Self::observe), it waits until that ends. Then the calls of a process that
     /// have waited are checked one after the other at the rate of the limit, or each second if the limit is slower.
     ///
     /// `max_wait` is counted from the call. If the next wait, or the turn of the call, would certainly come later, the refusal
@@ -172,7 +172,7 @@ impl RateLimiter {
     /// - Calls that were checked in one round trip may change places if another process took units in that moment.
     /// - A call stands in line when its task takes the refusal in. One that was refused after it, and whose task ran first, may
     ///   be served before it.
-    /// - After a [hold](Self::hold_back), calls have units in their order, and at the rate of the limit.
+    /// - After a [pause](Self::pause), calls have units in their order, and at the rate of the limit.
     /// - Between processes there is no order: a unit goes to the process that asks first.
     /// - Each [share](crate::Quota::shares) of a key has a line of its own.
     ///
@@ -358,7 +358,7 @@ impl OutageWait {
                 return ControlFlow::Continue(decided.ask_again());
             };
             decided.end_of_wait = Some(why);
-        } else if decision.is_held_meanwhile() {
+        } else if decision.is_paused_meanwhile() {
             // If the store fails, the units stay charged.
             let _ = decision.settle_all(0).await;
             return ControlFlow::Continue(decided.ask_again());

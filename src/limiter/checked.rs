@@ -124,7 +124,7 @@ mod tests {
     #[derive(Clone, Copy, Debug)]
     enum Brought {
         Refusal,
-        /// An admission, whose units return because a key is held meanwhile.
+        /// An admission, whose units return because a key is paused meanwhile.
         Admission,
         Failure,
     }

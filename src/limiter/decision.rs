@@ -223,9 +223,9 @@ impl DecisionView {
         }
     }
 
-    pub(crate) fn is_held_meanwhile(&self) -> bool {
+    pub(crate) fn is_paused_meanwhile(&self) -> bool {
         self.limiters()
-            .any(|(limiter, level)| limiter.is_held_meanwhile(level))
+            .any(|(limiter, level)| limiter.is_paused_meanwhile(level))
     }
 }
 

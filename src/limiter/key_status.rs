@@ -91,7 +91,7 @@ pub enum BlockReason {
         blocks: u32,
     },
     /// An upstream said [when to send again](RateLimiter::observe).
-    HeldBack,
+    Paused,
 }
 
 /// The status of a key: the units used and left, whether it is blocked, and who holds its slots.
@@ -135,7 +135,7 @@ pub struct KeyStatus {
     /// [source](DecisionView::source) is [`Source::Fallback`](crate::Source::Fallback), the store failed, and the numbers
     /// come from this process.
     pub view: DecisionView,
-    /// The time until the key is unblocked, or no longer held back. `None` if it is neither.
+    /// The time until the key is unblocked, or no longer paused. `None` if it is neither.
     pub blocked_for: Option<Duration>,
     /// The reason why the key is blocked: the one that ends later. `None` if it is not blocked, and from
     /// [`peek_all`](RateLimiter::peek_all).

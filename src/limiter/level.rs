@@ -51,7 +51,7 @@ pub(super) enum NextStep {
     AskStore,
     /// This process decides it, or knows some of its units.
     LookHere,
-    /// Its key is blocked or held back.
+    /// Its key is blocked or paused.
     Refuse,
 }
 

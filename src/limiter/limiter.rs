@@ -9,9 +9,9 @@ use std::time::Duration;
 use super::automatic_blocks::AutomaticBlocks;
 use super::conflicts::{LimiterInUse, Owner, warn_if_different};
 use super::failure_policy::{FailureHandler, FailurePolicy};
-use super::holds::{DEFAULT_MAX_HOLD, Holds};
 use super::in_flight::LimiterPermits;
 use super::lease::Lease;
+use super::pauses::{DEFAULT_MAX_PAUSE, Pauses};
 use crate::decision::{LimiterFacts, LimiterId, Record};
 use crate::error::{ConfigError, Error};
 use crate::key::Key;
@@ -71,9 +71,9 @@ pub(crate) struct LimiterInner {
     pub(super) lease: Option<Arc<Lease>>,
     /// `None` if no key is blocked automatically.
     pub(super) automatic_blocks: Option<Arc<AutomaticBlocks>>,
-    /// The keys that upstreams hold back.
-    pub(super) holds: Arc<Holds>,
-    pub(super) max_hold: Duration,
+    /// The keys that upstreams have paused.
+    pub(super) pauses: Arc<Pauses>,
+    pub(super) max_pause: Duration,
     /// Whether a check waits for the refresh of a block list that is too old.
     pub(super) needs_fresh_list: bool,
     /// The lines about waits for units that go on while the store fails. `None` if they end.
@@ -113,8 +113,8 @@ impl RateLimiter {
             telemetry: Arc::new(telemetry),
             store,
             facts: LimiterFacts { name, id, quotas },
-            holds: Holds::new(&scope),
-            max_hold: DEFAULT_MAX_HOLD,
+            pauses: Pauses::new(&scope),
+            max_pause: DEFAULT_MAX_PAUSE,
             needs_fresh_list: false,
             scope,
             on_failure: None,
@@ -185,7 +185,7 @@ impl RateLimiter {
             let facts = &mut inner.facts;
             facts.name = name.as_ref().into();
             facts.id.name = inner.scope.fingerprint();
-            inner.holds = Holds::new(&inner.scope);
+            inner.pauses = Pauses::new(&inner.scope);
             inner.permits = Arc::default();
             if let Some(on_failure) = &inner.on_failure {
                 inner.set_policy(on_failure.policy);

@@ -11,8 +11,6 @@ mod decision;
 mod failure;
 mod failure_policy;
 mod groups;
-mod hold_back;
-mod holds;
 mod in_flight;
 mod key_status;
 mod lease;
@@ -20,6 +18,8 @@ mod level;
 mod level_check;
 mod limiter;
 mod line;
+mod pause;
+mod pauses;
 mod pending_check;
 mod record;
 #[cfg(feature = "serde")]

@@ -4,7 +4,7 @@
 //!    and key.
 //! 2. The check is admitted if every level admits its cost. Then every level is charged. Otherwise, none is.
 //! 3. A level without quotas admits. It is not counted.
-//! 4. If a key is blocked, held back, or remembered as refused, the store is not asked.
+//! 4. If a key is blocked, paused, or remembered as refused, the store is not asked.
 //! 5. The store decides all levels in one atomic step, if their keys are in one [group](crate::Store::atomic_group).
 //!    Otherwise the groups are asked in turn, by `groups.rs`.
 //! 6. If the store fails, `failure.rs` applies the policy of each level.

@@ -42,7 +42,7 @@ pub(super) struct LayerConfig {
     pub(super) closes_rejected_uploads: bool,
     /// `Some` if nothing is rejected.
     pub(super) is_dry_run: bool,
-    /// Whether the service is a client, whose responses hold keys back.
+    /// Whether the service is a client, whose responses pause keys.
     pub(super) observes: bool,
     pub(super) diagnostics: Arc<Diagnostics>,
 }

@@ -820,7 +820,7 @@ impl RateLimitLayer {
         self.config.levels().map(|level| &level.limiter)
     }
 
-    /// Lets the responses of an upstream hold keys back.
+    /// Lets the responses of an upstream pause keys.
     pub(super) fn observing(self) -> Self {
         self.with(|config| config.observes = true)
             .level(|level| level.with_limiter(RateLimiter::fresh_blocks))

@@ -221,8 +221,8 @@ fn take_in(
         {
             return ControlFlow::Continue(decided.ask_again());
         }
-    } else if config.observes && !config.is_dry_run && decision.is_held_meanwhile() {
-        // The upstream has held a key back since the store was asked.
+    } else if config.observes && !config.is_dry_run && decision.is_paused_meanwhile() {
+        // The upstream has paused a key since the store was asked.
         let (decision, again) = decided.split();
         Reservation::new(config, decision).give_back();
         return ControlFlow::Continue(again);

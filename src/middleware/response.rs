@@ -87,7 +87,7 @@ pub(super) struct ResponseFinisher {
     decided: Option<DecisionView>,
     /// The headers to write. `None` in a dry run.
     headers: Option<Headers>,
-    /// Whether the upstream may hold the key of the layer's own limiter back.
+    /// Whether the upstream may pause the key of the layer's own limiter.
     observes: bool,
     /// Whether closures of the layer settle the charge by the response.
     settles: bool,
@@ -143,7 +143,7 @@ impl ResponseFinisher {
     }
 }
 
-/// Holds the key of the layer's own limiter back if the upstream asks for it.
+/// Pauses the key of the layer's own limiter if the upstream asks for it.
 #[cold]
 fn observe(decision: &DecisionView, head: &response::Parts) {
     let own = decision.limiters().find(|(_, level)| level.place() == 0);

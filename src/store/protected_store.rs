@@ -139,7 +139,7 @@ impl ProtectedStore {
     /// Returns whether the block list may contain a key: see [`BlockList::may_contain`]. Starts a refresh of the list in the
     /// background if one is due, unless the circuit breaker of the key is open.
     #[inline]
-    pub(crate) fn may_be_blocked(&self, subject: Subject<'_>, held: &Key) -> bool {
+    pub(crate) fn may_be_blocked(&self, subject: Subject<'_>, pauses: &Key) -> bool {
         // A key of a server that fails takes no turn, so that a key of another one refreshes.
         if self.parts.block_list.is_refresh_due() && !self.is_failing(subject) {
             let timeout = self.deadline().max(MIN_REFRESH_TIMEOUT);
@@ -147,7 +147,7 @@ impl ProtectedStore {
                 .block_list
                 .start_refresh(|| self.store.refresh_blocks(timeout));
         }
-        self.parts.block_list.may_contain(subject, held)
+        self.parts.block_list.may_contain(subject, pauses)
     }
 
     pub(crate) fn refresh_blocks(&self) -> StoreFuture<()> {

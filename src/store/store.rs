@@ -89,7 +89,7 @@ pub trait Store: Send + Sync + 'static {
     /// [block list](StoreParts::block_list). Returns whether it took effect.
     ///
     /// Limiters refuse a blocked key without asking the store. A key that an
-    /// [upstream](crate::RateLimiter::observe) holds back is blocked for another limiter: its stored name is `held=` and
+    /// [upstream](crate::RateLimiter::observe) has paused is blocked for another limiter: its stored name is `paused=` and
     /// the name.
     ///
     /// An [automatic](Block::is_automatic) block takes effect only if the key is not blocked, so that only one of several
@@ -106,7 +106,7 @@ pub trait Store: Send + Sync + 'static {
     /// Reads the blocked keys of all processes into the [block list](StoreParts::block_list), within this time.
     ///
     /// Limiters call it in the background, at most once in the interval of a [shared](BlockList::shared) list, and log when
-    /// it keeps failing. They also call it before an operator sees the list, and before a key is held back for all
+    /// it keeps failing. They also call it before an operator sees the list, and before a key is paused for all
     /// processes: who waits gets its error.
     ///
     /// The default implementation does nothing, for a store with a list of this process alone.

@@ -19,7 +19,7 @@ use crate::decision::{LevelDecision, QuotaDecision, Source};
 use crate::key::Key;
 
 /// The most refusals per second and limiter that are logged at level info, the most automatic blocks, and the most keys
-/// that are held back; the others are logged at debug. This shows which keys are refused and why, and a client cannot fill a disk.
+/// that are paused; the others are logged at debug. This shows which keys are refused and why, and a client cannot fill a disk.
 const MAX_INFO_PER_SECOND: u64 = 10;
 
 /// Logs an event at info if it has a turn, which is the number of events that were left out since the last one at info,
@@ -44,7 +44,7 @@ pub(crate) struct Events {
     refusals: Turns,
     blocks: Turns,
     marks: Turns,
-    holds: Turns,
+    pauses: Turns,
 }
 
 /// The events of one kind that are logged at info.
@@ -66,7 +66,7 @@ impl Events {
             refusals: Turns::default(),
             blocks: Turns::default(),
             marks: Turns::default(),
-            holds: Turns::default(),
+            pauses: Turns::default(),
         }
     }
 
@@ -150,17 +150,17 @@ impl Events {
         }
     }
 
-    pub(crate) fn log_hold(&self, key: &Key, duration: Duration) {
+    pub(crate) fn log_pause(&self, key: &Key, duration: Duration) {
         let is_info = enabled!(target: "tollgate::block", Level::INFO);
         info_or_debug!(
-            self.turn(&self.holds, is_info),
+            self.turn(&self.pauses, is_info),
             "tollgate::block",
             {
                 limiter = &*self.limiter,
                 key_alias = key_alias(key),
                 duration = duration.as_secs_f64()
             },
-            "key held back: the upstream says when to send again"
+            "key paused: the upstream says when to send again"
         );
     }
 

@@ -141,7 +141,7 @@ impl OutageLog {
     pub(crate) fn record_decision(&self, limiter: &str, source: Source) {
         if !matches!(
             source,
-            Source::Lease | Source::RefusalCache | Source::Block | Source::HeldBack | Source::None
+            Source::Lease | Source::RefusalCache | Source::Block | Source::Paused | Source::None
         ) {
             self.record_success(limiter);
         }

@@ -1199,7 +1199,7 @@ fn a_client_that_waits_for_its_turn_is_never_refused_by_its_upstream() {
         assert!(seconds >= at_least, "{in_turn}");
     }
     let obeyed = example.line();
-    let expected = "held back: 1 refused by the upstream, 1 answered after ";
+    let expected = "paused: 1 refused by the upstream, 1 answered after ";
     assert!(obeyed.starts_with(expected), "{obeyed}");
     example.process.wait();
 }

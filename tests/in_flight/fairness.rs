@@ -218,7 +218,7 @@ async fn a_key_that_is_blocked_meanwhile_gives_no_slot() {
 }
 
 #[tokio::test]
-async fn a_call_that_gets_its_slot_while_its_key_is_held_back_gets_it_again_after_the_hold() {
+async fn a_call_that_gets_its_slot_while_its_key_is_paused_gets_it_again_after_the_pause() {
     let server = RedisServer::start();
     let limiter = RateLimiter::new(store_on(&server).deadline(PATIENCE), Quota::in_flight(1));
     let held = limiter.acquire("ada").await.unwrap();
@@ -228,10 +228,10 @@ async fn a_call_that_gets_its_slot_while_its_key_is_held_back_gets_it_again_afte
     });
     sleep(200 * MILLI).await;
     drop(held);
-    // The call asks. Its answer comes while its runtime is busy, so it takes the answer in when the hold has begun.
+    // The call asks. Its answer comes while its runtime is busy, so it takes the answer in when the pause has begun.
     tokio::task::yield_now().await;
     std::thread::sleep(300 * MILLI);
-    limiter.hold_back("ada", 500 * MILLI);
+    limiter.pause("ada", 500 * MILLI);
     let began = Instant::now();
     let permit = timeout(PATIENCE, waiting).await.unwrap().unwrap().unwrap();
     assert!(began.elapsed() >= 400 * MILLI);

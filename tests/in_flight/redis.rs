@@ -128,15 +128,15 @@ async fn handles_forks_and_limiters_of_one_name_share_the_slots_and_leave_none()
     }
 }
 
-/// Sends a message that is held back on its way, then a newer one, and lets the first one arrive after it.
-async fn hold_back(
+/// Sends a message that is late on its way, then a newer one, and lets the first one arrive after it.
+async fn deliver_late(
     server: &RedisServer,
     proxy: &Proxy,
-    held_back: impl AsyncFnOnce(),
+    late: impl AsyncFnOnce(),
     newer: impl AsyncFnOnce(),
 ) {
     proxy.set(Wire::HoleForOld);
-    held_back().await;
+    late().await;
     newer().await;
     let before = calls(server);
     proxy.set(Wire::Whole);
@@ -170,7 +170,7 @@ async fn a_message_that_comes_after_a_newer_one_takes_nothing() {
     let (limiter, proxy) = behind_proxy(&server).await;
     let first = taken(&limiter).await.unwrap();
     let second = taken(&limiter).await.unwrap();
-    hold_back(
+    deliver_late(
         &server,
         &proxy,
         async || {
@@ -199,7 +199,7 @@ async fn a_release_that_comes_after_a_newer_message_gives_nothing_back() {
     let (limiter, proxy) = behind_proxy(&server).await;
     let permit = taken(&limiter).await.unwrap();
     let mut held = Vec::new();
-    hold_back(
+    deliver_late(
         &server,
         &proxy,
         async || {

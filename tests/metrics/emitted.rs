@@ -96,7 +96,7 @@ async fn everything() {
     blocked_after_refusals().await;
     marked().await;
     shared().await;
-    held_back().await;
+    paused().await;
     requests().await;
     policies().await;
     crowd().await;
@@ -210,7 +210,7 @@ async fn shared() {
 }
 
 /// An upstream tells to wait, and then something that makes no sense.
-async fn held_back() {
+async fn paused() {
     let limiter = limiter(MemoryStore::new()).name("upstream");
     for seconds in ["60", "-1"] {
         let response = http::Response::builder().status(429);
@@ -218,7 +218,7 @@ async fn held_back() {
         limiter.observe(WHO, &response.expect("a response"));
     }
     let decision = limiter.check(WHO).await.expect("a decision");
-    assert_eq!(decision.source(), Source::HeldBack);
+    assert_eq!(decision.source(), Source::Paused);
 }
 
 /// The number of refusals at once.

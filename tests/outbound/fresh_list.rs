@@ -1,4 +1,4 @@
-//! Checks that wait for the block list, so that a hold reaches a process that calls rarely.
+//! Checks that wait for the block list, so that a pause reaches a process that calls rarely.
 
 use std::io::stdin;
 use std::sync::Arc;
@@ -235,10 +235,10 @@ async fn send_rarely(url: &str) {
     send().await;
 }
 
-/// Each of twenty processes calls for the first time since more than a second, while an upstream holds all of them back.
+/// Each of twenty processes calls for the first time since more than a second, while an upstream pauses all of them.
 #[test]
-fn no_process_sends_into_a_hold_that_is_older_than_a_second() {
-    const TEST: &str = "fresh_list::no_process_sends_into_a_hold_that_is_older_than_a_second";
+fn no_process_sends_into_a_pause_that_is_older_than_a_second() {
+    const TEST: &str = "fresh_list::no_process_sends_into_a_pause_that_is_older_than_a_second";
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     if let Some(url) = argument() {
         return runtime.block_on(send_rarely(&url));
@@ -249,7 +249,7 @@ fn no_process_sends_into_a_hold_that_is_older_than_a_second() {
     for child in &mut children {
         child.rest_of_line(READY);
     }
-    let held = 6 * SECOND;
+    let pause = 6 * SECOND;
     let end = runtime.block_on(async {
         assert!(
             told.check(Key::global())
@@ -257,7 +257,7 @@ fn no_process_sends_into_a_hold_that_is_older_than_a_second() {
                 .expect("a decision")
                 .is_allowed()
         );
-        let end = now() + told.hold_back(Key::global(), held);
+        let end = now() + told.pause(Key::global(), pause);
         // The others are told in the background.
         tokio::time::sleep(SECOND / 5).await;
         end

@@ -1,4 +1,4 @@
-//! Which headers of an upstream hold a key back, and for how long.
+//! Which headers of an upstream pause a key, and for how long.
 
 use std::time::Duration;
 
@@ -27,8 +27,8 @@ fn head(status: u16, lines: &[(&str, &str)]) -> (StatusCode, HeaderMap) {
     (StatusCode::from_u16(status).expect("a status"), headers)
 }
 
-/// For how many milliseconds an answer holds its key back, by the limiter's checks.
-fn held(status: u16, lines: &[(&str, &str)]) -> Option<u128> {
+/// For how many milliseconds an answer pauses its key, by the limiter's checks.
+fn paused(status: u16, lines: &[(&str, &str)]) -> Option<u128> {
     let limiter = limiter();
     let (status, headers) = head(status, lines);
     let told = limiter.observe_head("ada", status, &headers);
@@ -36,7 +36,7 @@ fn held(status: u16, lines: &[(&str, &str)]) -> Option<u128> {
     assert_eq!(decision.retry_after(), told);
     assert_eq!(decision.is_allowed(), told.is_none());
     if told.is_some() {
-        assert_eq!(decision.source(), Source::HeldBack);
+        assert_eq!(decision.source(), Source::Paused);
     }
     told.map(|wait| wait.as_millis())
 }
@@ -52,18 +52,26 @@ fn the_published_headers_of_real_services_are_understood() {
         ("x-ratelimit-reset-requests", "1s"),
         ("x-ratelimit-reset-tokens", "6m0s"),
     ];
-    assert_eq!(held(200, &openai), None);
+    assert_eq!(paused(200, &openai), None);
     let mut refused = openai;
     refused[3].1 = "0";
-    assert_eq!(held(429, &refused), Some(360_000), "OpenAI, no tokens left");
-    assert_eq!(held(200, &refused), Some(360_000), "OpenAI, the last token");
+    assert_eq!(
+        paused(429, &refused),
+        Some(360_000),
+        "OpenAI, no tokens left"
+    );
+    assert_eq!(
+        paused(200, &refused),
+        Some(360_000),
+        "OpenAI, the last token"
+    );
     let of_azure = [("retry-after-ms", "2750"), ("retry-after", "3"), refused[3]];
-    assert_eq!(held(429, &of_azure), Some(2_750), "Azure OpenAI");
+    assert_eq!(paused(429, &of_azure), Some(2_750), "Azure OpenAI");
     let unknown = [
         ("x-ratelimit-remaining-tokens", "-1"),
         ("x-ratelimit-reset-tokens", "0"),
     ];
-    assert_eq!(held(200, &unknown), None, "Azure OpenAI, unknown numbers");
+    assert_eq!(paused(200, &unknown), None, "Azure OpenAI, unknown numbers");
 
     let github = |status, remaining| {
         let lines = [
@@ -73,21 +81,21 @@ fn the_published_headers_of_real_services_are_understood() {
             ("x-ratelimit-used", "60"),
             ("x-ratelimit-reset", "1795564920"),
         ];
-        held(status, &lines)
+        paused(status, &lines)
     };
     assert_eq!(github(200, "12"), None);
     assert_eq!(github(403, "0"), Some(120_000), "GitHub's primary limit");
     assert_eq!(github(200, "0"), Some(120_000), "GitHub's last request");
     let secondary = [DATE, ("retry-after", "60"), ("x-ratelimit-remaining", "12")];
     assert_eq!(
-        held(403, &secondary),
+        paused(403, &secondary),
         Some(60_000),
         "GitHub's secondary limit"
     );
 
     let cloudflare = |status, lines: &[(&str, &str)]| {
         let policy = ("ratelimit-policy", r#""burst";q=100;w=60"#);
-        held(status, &[lines, &[policy]].concat())
+        paused(status, &[lines, &[policy]].concat())
     };
     let left = ("ratelimit", r#""default";r=50;t=30"#);
     let none = ("ratelimit", r#""default";r=0;t=30"#);
@@ -104,9 +112,9 @@ fn the_published_headers_of_real_services_are_understood() {
         ("ratelimit-reset", "1795564830"),
         ("ratelimit-resettime", "Wed, 25 Nov 2026 00:00:30 GMT"),
     ];
-    assert_eq!(held(429, &gitlab), Some(30_000), "GitLab");
+    assert_eq!(paused(429, &gitlab), Some(30_000), "GitLab");
     let gitlab = [&gitlab[..], &[("retry-after", "30")]].concat();
-    assert_eq!(held(429, &gitlab), Some(30_000), "GitLab");
+    assert_eq!(paused(429, &gitlab), Some(30_000), "GitLab");
 
     let discord = [
         DATE,
@@ -116,24 +124,28 @@ fn the_published_headers_of_real_services_are_understood() {
         ("x-ratelimit-reset-after", "1.25"),
         ("x-ratelimit-bucket", "abcd1234"),
     ];
-    assert_eq!(held(200, &discord), Some(1_250), "Discord");
+    assert_eq!(paused(200, &discord), Some(1_250), "Discord");
     let global = [("retry-after", "65"), ("x-ratelimit-global", "true")];
-    assert_eq!(held(429, &global), Some(65_000), "Discord");
+    assert_eq!(paused(429, &global), Some(65_000), "Discord");
 
     let reddit = [
         ("x-ratelimit-used", "600"),
         ("x-ratelimit-remaining", "0.0"),
         ("x-ratelimit-reset", "183"),
     ];
-    assert_eq!(held(200, &reddit), Some(183_000), "Reddit");
-    assert_eq!(held(429, &[("retry-after", "30")]), Some(30_000), "Slack");
-    assert_eq!(held(429, &[("retry-after", "2.0")]), Some(2_000), "Shopify");
+    assert_eq!(paused(200, &reddit), Some(183_000), "Reddit");
+    assert_eq!(paused(429, &[("retry-after", "30")]), Some(30_000), "Slack");
+    assert_eq!(
+        paused(429, &[("retry-after", "2.0")]),
+        Some(2_000),
+        "Shopify"
+    );
     let anthropic = [
         ("retry-after", "12"),
         ("anthropic-ratelimit-requests-remaining", "0"),
         ("anthropic-ratelimit-requests-reset", "2026-11-25T00:00:12Z"),
     ];
-    assert_eq!(held(429, &anthropic), Some(12_000), "Anthropic");
+    assert_eq!(paused(429, &anthropic), Some(12_000), "Anthropic");
 }
 
 /// X and Okta tell the time of the reset. Others with these names tell seconds or milliseconds, which cannot be told apart.
@@ -146,7 +158,7 @@ fn the_reset_of_x_and_okta_is_a_time() {
             ("x-rate-limit-remaining", remaining),
             ("x-rate-limit-reset", reset),
         ];
-        held(status, &lines)
+        paused(status, &lines)
     };
     assert_eq!(x(200, "1", "1795565700"), None);
     assert_eq!(x(200, "0", "1795565700"), Some(900_000), "the last request");
@@ -172,19 +184,19 @@ fn the_resets_of_anthropic_are_times_of_rfc_3339() {
         ]
     };
     let reset = "2026-11-25T00:00:41Z";
-    assert_eq!(held(200, &lines("80000", reset)), None);
-    assert_eq!(held(200, &lines("0", reset)), Some(41_000));
-    assert_eq!(held(429, &lines("0", reset)), Some(41_000));
-    assert_eq!(held(429, &lines("7000", reset)), Some(41_000));
+    assert_eq!(paused(200, &lines("80000", reset)), None);
+    assert_eq!(paused(200, &lines("0", reset)), Some(41_000));
+    assert_eq!(paused(429, &lines("0", reset)), Some(41_000));
+    assert_eq!(paused(429, &lines("7000", reset)), Some(41_000));
     let told = [&lines("0", reset)[..], &[("retry-after", "12")]].concat();
-    assert_eq!(held(429, &told), Some(12_000));
-    assert_eq!(held(429, &lines("0", "1795564841")), Some(41_000));
-    assert_eq!(held(200, &lines("0", "2026-11-25 00:00:41")), None);
+    assert_eq!(paused(429, &told), Some(12_000));
+    assert_eq!(paused(429, &lines("0", "1795564841")), Some(41_000));
+    assert_eq!(paused(200, &lines("0", "2026-11-25 00:00:41")), None);
 }
 
 /// A refusal by gRPC: the status 200, and another one among the headers.
-fn held_by_grpc(grpc_status: &str, lines: &[(&str, &str)]) -> Option<u128> {
-    held(200, &[&[("grpc-status", grpc_status)], lines].concat())
+fn paused_by_grpc(grpc_status: &str, lines: &[(&str, &str)]) -> Option<u128> {
+    paused(200, &[&[("grpc-status", grpc_status)], lines].concat())
 }
 
 #[test]
@@ -198,23 +210,23 @@ fn a_refusal_by_grpc_is_understood() {
         ("16", None),
         ("x", None),
     ] {
-        let held = held_by_grpc(grpc_status, &pushback("2750"));
-        assert_eq!(held, expected, "{grpc_status}");
+        let paused = paused_by_grpc(grpc_status, &pushback("2750"));
+        assert_eq!(paused, expected, "{grpc_status}");
     }
     // It forbids retries.
-    assert_eq!(held_by_grpc("8", &pushback("-1")), None);
-    assert_eq!(held_by_grpc("8", &pushback("soon")), None);
-    assert_eq!(held_by_grpc("8", &[]), None);
-    assert_eq!(held(200, &pushback("2750")), None);
+    assert_eq!(paused_by_grpc("8", &pushback("-1")), None);
+    assert_eq!(paused_by_grpc("8", &pushback("soon")), None);
+    assert_eq!(paused_by_grpc("8", &[]), None);
+    assert_eq!(paused(200, &pushback("2750")), None);
     let less_precise = [pushback("2750")[0], ("retry-after", "3")];
-    assert_eq!(held_by_grpc("8", &less_precise), Some(2_750));
-    assert_eq!(held_by_grpc("8", &less_precise[1..]), Some(3_000));
+    assert_eq!(paused_by_grpc("8", &less_precise), Some(2_750));
+    assert_eq!(paused_by_grpc("8", &less_precise[1..]), Some(3_000));
 }
 
 /// As a client of tonic sees it, also if it came in trailers.
 #[test]
 fn the_details_of_a_grpc_status_are_understood() {
-    let held = |details| {
+    let paused = |details| {
         let code = tonic::Code::ResourceExhausted;
         let status = tonic::Status::with_error_details(code, "slow down", details);
         let mut headers = HeaderMap::new();
@@ -223,13 +235,13 @@ fn the_details_of_a_grpc_status_are_understood() {
     };
     let wait = Duration::from_millis(1_250);
     let mut details = ErrorDetails::with_retry_info(Some(wait));
-    assert_eq!(held(details.clone()), Some(wait));
+    assert_eq!(paused(details.clone()), Some(wait));
     details.add_quota_failure_violation("ada", "too many");
-    assert_eq!(held(details), Some(wait));
-    assert_eq!(held(ErrorDetails::with_retry_info(None)), None);
+    assert_eq!(paused(details), Some(wait));
+    assert_eq!(paused(ErrorDetails::with_retry_info(None)), None);
     let other = ErrorDetails::with_quota_failure_violation("ada", "too many");
-    assert_eq!(held(other), None);
-    assert_eq!(held(ErrorDetails::new()), None);
+    assert_eq!(paused(other), None);
+    assert_eq!(paused(ErrorDetails::new()), None);
     // A client of tonic keeps the other trailers, too.
     let (_, trailers) = head(
         200,
@@ -244,7 +256,7 @@ fn the_details_of_a_grpc_status_are_understood() {
 
 #[test]
 fn details_of_a_grpc_status_without_a_sensible_wait_hide_no_other_header() {
-    let held = |details, name, value| {
+    let paused = |details, name, value| {
         let code = tonic::Code::ResourceExhausted;
         let status = tonic::Status::with_error_details(code, "slow down", details);
         let mut headers = HeaderMap::new();
@@ -253,10 +265,10 @@ fn details_of_a_grpc_status_without_a_sensible_wait_hide_no_other_header() {
         limiter().observe_head("ada", StatusCode::OK, &headers)
     };
     let ten_years = ErrorDetails::with_retry_info(Some(Duration::from_secs(315_360_000)));
-    let wait = held(ten_years, "retry-after", "20");
+    let wait = paused(ten_years, "retry-after", "20");
     assert_eq!(wait, Some(Duration::from_secs(20)));
     let other = ErrorDetails::with_quota_failure_violation("ada", "too many");
-    let wait = held(other, "ratelimit", "\"default\";r=3;t=30");
+    let wait = paused(other, "ratelimit", "\"default\";r=3;t=30");
     assert_eq!(wait, Some(Duration::from_secs(30)));
 }
 
@@ -267,14 +279,14 @@ fn the_drafts_of_the_ietf_are_understood() {
         ("ratelimit-remaining", "0"),
         ("ratelimit-reset", "50"),
     ];
-    assert_eq!(held(200, &until_06), Some(50_000));
+    assert_eq!(paused(200, &until_06), Some(50_000));
     let draft_07 = |remaining| {
         let line = format!("limit=100, remaining={remaining}, reset=50");
-        held(200, &[("ratelimit", &line)])
+        paused(200, &[("ratelimit", &line)])
     };
     assert_eq!(draft_07(0), Some(50_000));
     assert_eq!(draft_07(1), None);
-    let since_08 = |line| held(200, &[("ratelimit", line)]);
+    let since_08 = |line| paused(200, &[("ratelimit", line)]);
     assert_eq!(
         since_08(r#""day";r=7;t=900, "minute";r=0;t=12"#),
         Some(12_000)
@@ -287,16 +299,16 @@ fn the_drafts_of_the_ietf_are_understood() {
         ("ratelimit", r#""a";r=0;t=5"#),
         ("ratelimit", r#""b";r=0;t=8"#),
     ];
-    assert_eq!(held(200, &lines), Some(8_000));
+    assert_eq!(paused(200, &lines), Some(8_000));
 }
 
 #[test]
 fn a_date_counts_from_the_date_of_the_answer() {
     let date = ("retry-after", "Wed, 25 Nov 2026 00:02:00 GMT");
-    assert_eq!(held(503, &[DATE, date]), Some(120_000));
+    assert_eq!(paused(503, &[DATE, date]), Some(120_000));
     // The clock of this machine says something else.
     let other = ("date", "Wed, 25 Nov 2026 00:01:00 GMT");
-    assert_eq!(held(503, &[other, date]), Some(60_000));
+    assert_eq!(paused(503, &[other, date]), Some(60_000));
 }
 
 #[test]
@@ -306,12 +318,12 @@ fn a_refusal_without_retry_after_waits_for_an_exhausted_limit_or_else_for_the_fi
         ("x-ratelimit-reset-tokens", "20s"),
     ];
     let exhausted = [&reset[..], &[("x-ratelimit-remaining-requests", "0")]].concat();
-    assert_eq!(held(429, &exhausted), Some(90_000));
+    assert_eq!(paused(429, &exhausted), Some(90_000));
     // More tokens than are left were asked for.
     let left = [&reset[..], &[("x-ratelimit-remaining-tokens", "200")]].concat();
-    assert_eq!(held(429, &left), Some(20_000));
+    assert_eq!(paused(429, &left), Some(20_000));
     for status in [200, 403, 500, 503] {
-        assert_eq!(held(status, &left), None, "{status}");
+        assert_eq!(paused(status, &left), None, "{status}");
     }
 }
 
@@ -331,52 +343,52 @@ fn what_one_header_does_not_tell_another_one_does() {
         for status in [429, 503, 403] {
             let lines = [&[retry_after], &exhausted[..]].concat();
             assert_eq!(
-                held(status, &lines),
+                paused(status, &lines),
                 Some(360_000),
                 "{status} {retry_after:?}"
             );
         }
-        assert_eq!(held(429, &[retry_after]), None, "{retry_after:?}");
+        assert_eq!(paused(429, &[retry_after]), None, "{retry_after:?}");
     }
     for millis in ["x", "-5", "0", ""] {
         let lines = [("retry-after-ms", millis), ("retry-after", "20")];
-        assert_eq!(held(429, &lines), Some(20_000), "{millis}");
+        assert_eq!(paused(429, &lines), Some(20_000), "{millis}");
     }
     let grpc = [
         ("grpc-retry-pushback-ms", "x"),
         ("grpc-status-details-bin", "!"),
         ("retry-after", "20"),
     ];
-    assert_eq!(held_by_grpc("8", &grpc), Some(20_000));
+    assert_eq!(paused_by_grpc("8", &grpc), Some(20_000));
     // Of two resets, the one that makes sense.
     let twice = [
         ("x-ratelimit-remaining-requests", "0"),
         ("x-ratelimit-reset-requests", "soon"),
     ];
-    assert_eq!(held(200, &[twice, exhausted].concat()), Some(360_000));
+    assert_eq!(paused(200, &[twice, exhausted].concat()), Some(360_000));
     // It is possible to send now: what is not exhausted has not refused.
     let left = [
         ("retry-after", "0"),
         ("x-ratelimit-remaining-tokens", "200"),
         ("x-ratelimit-reset-tokens", "6m0s"),
     ];
-    assert_eq!(held(429, &left), None);
+    assert_eq!(paused(429, &left), None);
     let full = [
         ("x-ratelimit-reset-requests", "0s"),
         ("x-ratelimit-reset-tokens", "20s"),
     ];
-    assert_eq!(held(429, &full), Some(20_000));
+    assert_eq!(paused(429, &full), Some(20_000));
 }
 
 #[test]
-fn an_answer_without_headers_holds_nothing_back() {
+fn an_answer_without_headers_pauses_nothing() {
     for status in 200..600 {
-        assert_eq!(held(status, &[DATE]), None, "{status}");
+        assert_eq!(paused(status, &[DATE]), None, "{status}");
     }
     // Headers that have another meaning there.
-    assert_eq!(held(301, &[("retry-after", "60")]), None);
-    assert_eq!(held(200, &[("retry-after", "60")]), None);
-    assert_eq!(held(429, &[("retry-after", "0")]), None);
+    assert_eq!(paused(301, &[("retry-after", "60")]), None);
+    assert_eq!(paused(200, &[("retry-after", "60")]), None);
+    assert_eq!(paused(429, &[("retry-after", "0")]), None);
 }
 
 #[test]
@@ -409,19 +421,19 @@ fn nonsense_changes_nothing() {
             ],
         ),
     ] {
-        assert_eq!(held(status, lines), None, "{status} {lines:?}");
+        assert_eq!(paused(status, lines), None, "{status} {lines:?}");
     }
     // Once more is not another value.
     let twice = [("retry-after", "10"), ("retry-after", "10")];
-    assert_eq!(held(429, &twice), Some(10_000));
+    assert_eq!(paused(429, &twice), Some(10_000));
 }
 
 #[test]
-fn a_wait_is_cut_to_the_longest_hold() {
+fn a_wait_is_cut_to_the_longest_pause() {
     let (status, headers) = head(429, &[("retry-after", "7200")]);
     let hour = Duration::from_secs(3_600);
     assert_eq!(limiter().observe_head("ada", status, &headers), Some(hour));
-    let limiter = limiter().max_hold(2 * hour).name("patient");
+    let limiter = limiter().max_pause(2 * hour).name("patient");
     assert_eq!(
         limiter.observe_head("ada", status, &headers),
         Some(2 * hour)
@@ -467,7 +479,7 @@ fn line() -> impl Strategy<Value = (&'static str, Vec<u8>)> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(4_000))]
 
-    /// Whatever a service sends: nothing panics, and no key is held back for longer than the bound.
+    /// Whatever a service sends: nothing panics, and no key is paused for longer than the bound.
     #[test]
     fn any_headers_are_read(
         status in prop::sample::select(&[200_u16, 403, 429, 503][..]),
@@ -480,13 +492,13 @@ proptest! {
             }
         }
         let status = StatusCode::from_u16(status).expect("a status");
-        let held = limiter().observe_head("ada", status, &headers);
-        prop_assert!(held.is_none_or(|held| !held.is_zero() && held <= Duration::from_secs(3_600)));
+        let paused = limiter().observe_head("ada", status, &headers);
+        prop_assert!(paused.is_none_or(|paused| !paused.is_zero() && paused <= Duration::from_secs(3_600)));
     }
 
     /// Headers of other names change nothing.
     #[test]
-    fn other_headers_hold_nothing_back(
+    fn other_headers_pause_nothing(
         names in prop::collection::vec("[a-z-]{1,20}", 0..8),
         value in "[0-9]{1,4}",
     ) {
@@ -497,7 +509,7 @@ proptest! {
             let name: HeaderName = name.parse().expect("a name");
             headers.append(name, value.parse().expect("a value"));
         }
-        let held = limiter().observe_head("ada", StatusCode::TOO_MANY_REQUESTS, &headers);
-        prop_assert_eq!(held, None);
+        let paused = limiter().observe_head("ada", StatusCode::TOO_MANY_REQUESTS, &headers);
+        prop_assert_eq!(paused, None);
     }
 }

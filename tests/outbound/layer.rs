@@ -1,4 +1,4 @@
-//! The layer around a client: which key it holds back, what it sends, and in which order those that wait are sent.
+//! The layer around a client: which key it pauses, what it sends, and in which order those that wait are sent.
 
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
@@ -58,7 +58,7 @@ fn limiter(quota: Quota) -> RateLimiter {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refusal_holds_its_host_back_and_no_other() {
+async fn a_refusal_pauses_its_host_and_no_other() {
     let (upstream, layer) = (
         Upstream::default(),
         OutboundLayer::new(limiter(Quota::per_second(100))).wait_up_to(5 * SECOND),
@@ -76,7 +76,7 @@ async fn a_refusal_holds_its_host_back_and_no_other() {
     let Some(RejectionReason::Refused(decision)) = rejection.map(Rejection::reason) else {
         panic!("{rejection:?}");
     };
-    assert_eq!(decision.source(), Source::HeldBack);
+    assert_eq!(decision.source(), Source::Paused);
     assert_eq!(
         upstream.send(&layer, "http://b.example/").await.status(),
         200
@@ -101,7 +101,7 @@ async fn requests_without_a_host_have_one_key() {
     assert_eq!(upstream.received().len(), 1);
 }
 
-/// Whether a refusal of one request holds the other one back. A request is a URL, and a `Host`.
+/// Whether a refusal of one request pauses the other one. A request is a URL, and a `Host`.
 async fn share_a_key(requests: [(&str, &str); 2]) -> bool {
     let layer = OutboundLayer::new(limiter(Quota::per_second(100))).wait_up_to(SECOND);
     let client = layer.layer(service_fn(|_: Request<Body>| async {
@@ -180,12 +180,12 @@ async fn the_key_is_what_a_closure_reads() {
 }
 
 #[tokio::test]
-async fn a_request_that_waits_is_sent_when_the_hold_has_ended() {
+async fn a_request_that_waits_is_sent_when_the_pause_has_ended() {
     let limiter = limiter(Quota::per_second(100));
     let layer = OutboundLayer::new(limiter.clone());
     let upstream = Upstream::default();
     let begin = Instant::now();
-    limiter.hold_back("a.example", SECOND);
+    limiter.pause("a.example", SECOND);
     assert_eq!(
         upstream.send(&layer, "http://a.example/").await.status(),
         200
@@ -201,8 +201,8 @@ async fn those_that_wait_are_sent_in_order_and_at_the_rate_of_the_limit() {
     let limiter = limiter(Quota::per_second(20));
     let layer = OutboundLayer::new(limiter.clone());
     let upstream = Upstream::default();
-    let held = limiter.hold_back("a.example", SECOND);
-    let until = Instant::now() + held;
+    let pause = limiter.pause("a.example", SECOND);
+    let until = Instant::now() + pause;
     let mut tasks = Vec::new();
     for number in 0..16 {
         let (upstream, layer) = (upstream.clone(), layer.clone());
@@ -232,9 +232,9 @@ async fn those_that_wait_are_sent_in_order_and_at_the_rate_of_the_limit() {
 }
 
 #[tokio::test]
-async fn jobs_wait_for_the_end_of_a_hold_in_order() {
+async fn jobs_wait_for_the_end_of_a_pause_in_order() {
     let limiter = limiter(Quota::per_second(20));
-    limiter.hold_back("ada", SECOND);
+    limiter.pause("ada", SECOND);
     let order = Arc::new(Mutex::new(Vec::new()));
     let mut tasks = Vec::new();
     for number in 0..8 {
@@ -251,10 +251,10 @@ async fn jobs_wait_for_the_end_of_a_hold_in_order() {
     }
     assert_eq!(*order.lock().expect("a list"), (0..8).collect::<Vec<_>>());
     // A wait that is too long ends at once, with the whole wait.
-    limiter.hold_back("ada", 20 * SECOND);
+    limiter.pause("ada", 20 * SECOND);
     let decision = limiter.until_ready("ada", 1, 10 * SECOND).await;
     let decision = decision.expect("a decision");
-    assert_eq!(decision.source(), Source::HeldBack);
+    assert_eq!(decision.source(), Source::Paused);
     assert!(decision.retry_after() > Some(19 * SECOND));
 }
 
@@ -302,12 +302,12 @@ async fn a_layer_with_all_settings_observes_too() {
         .await
         .expect("a decision")
         .source();
-    assert_eq!(source, Source::HeldBack);
+    assert_eq!(source, Source::Paused);
 }
 
 /// A service behind a [`RateLimitLayer`], as its clients see it: the answer has crossed a network.
 #[tokio::test]
-async fn a_refusal_of_tollgate_by_grpc_holds_its_clients_back() {
+async fn a_refusal_of_tollgate_by_grpc_pauses_its_clients() {
     let quota = Quota::new(1, 20 * SECOND);
     let limit = RateLimitLayer::new(MemoryStore::new(), quota).key(key::global());
     let limit = limit.headers(Headers::none()).grpc();
@@ -335,13 +335,13 @@ async fn a_refusal_of_tollgate_by_grpc_holds_its_clients_back() {
         let request = request.body(reqwest::Body::default()).expect("a request");
         let response = client.clone().oneshot(request).await.expect("an answer");
         let rejection = response.extensions().get::<Rejection>();
-        let held = rejection.map(|rejection| rejection.retry_after().expect("a wait"));
-        answers.push((response.headers().contains_key("grpc-status"), held));
+        let wait = rejection.map(|rejection| rejection.retry_after().expect("a wait"));
+        answers.push((response.headers().contains_key("grpc-status"), wait));
     }
     assert_eq!(answers[..2], [(false, None), (true, None)]);
-    for (_, held) in &answers[2..] {
-        let held = held.expect("a request that was not sent");
-        assert!(held > 10 * SECOND && held <= 20 * SECOND, "{held:?}");
+    for (_, wait) in &answers[2..] {
+        let wait = wait.expect("a request that was not sent");
+        assert!(wait > 10 * SECOND && wait <= 20 * SECOND, "{wait:?}");
     }
 }
 
@@ -370,10 +370,10 @@ async fn what_is_admitted_after_a_refusal_was_told_is_not_sent_and_not_charged()
     relay.set_round_trip(SECOND / 2);
     let (layer, upstream) = (OutboundLayer::new(limiter.clone()), Upstream::default());
     let begin = Instant::now();
-    let hold = async {
+    let pause = async {
         tokio::time::sleep(SECOND / 10).await;
         for key in ["layer.example", "job"] {
-            limiter.hold_back(key, 2 * SECOND);
+            limiter.pause(key, 2 * SECOND);
         }
     };
     let job = async {
@@ -382,7 +382,7 @@ async fn what_is_admitted_after_a_refusal_was_told_is_not_sent_and_not_charged()
         Instant::now()
     };
     let send = upstream.send(&layer, "http://layer.example/");
-    let (response, job, ()) = tokio::join!(send, job, hold);
+    let (response, job, ()) = tokio::join!(send, job, pause);
     assert_eq!(response.status(), 200);
     let received = upstream.received();
     assert_eq!(received.len(), 1);

@@ -5,6 +5,6 @@ mod support;
 
 mod fresh_list;
 mod headers;
-mod holds;
 mod layer;
+mod pauses;
 mod processes;

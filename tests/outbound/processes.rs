@@ -368,12 +368,12 @@ fn judge(
             }
         }
     }
-    // Whole cycles: from the first request to the first one after the last hold.
+    // Whole cycles: from the first request to the first one after the last pause.
     let starts: Vec<_> = windows
         .iter()
         .filter_map(|(_, until, _)| admitted.iter().find(|at| **at >= *until).copied())
         .collect();
-    let (first, last) = (admitted[0], *starts.last().expect("a hold that has ended"));
+    let (first, last) = (admitted[0], *starts.last().expect("a pause that has ended"));
     let sent = admitted.iter().filter(|at| **at < last).count();
     #[expect(
         clippy::cast_precision_loss,

@@ -74,7 +74,7 @@ impl RateLimiter {
     /// 4 000 keys a second, and at once when one of its own permits is dropped. For more slots or another cost, see
     /// [`acquire_all`](Self::acquire_all).
     ///
-    /// While an upstream [holds the key back](Self::observe), or while the key is blocked, it waits until that ends, and then
+    /// While an upstream [pauses the key](Self::observe), or while the key is blocked, it waits until that ends, and then
     /// asks for a slot, also in the order of arrival. While it waits, it holds nothing: no slots of another key, and no units
     /// of a [lease](Self::lease).
     ///

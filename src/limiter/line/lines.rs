@@ -33,7 +33,7 @@ use crate::telemetry::PermitWait;
 /// The longest wait before a refused call asks again: others may give units back, or an operator may unblock the key.
 const MAX_BACKOFF: Duration = Duration::from_secs(1);
 
-/// The longest time between two calls after a hold. The rate of a daily limit says little about the next minute.
+/// The longest time between two calls after a pause. The rate of a daily limit says little about the next minute.
 pub(super) const MAX_STEP: Duration = Duration::from_secs(1);
 
 /// The time after which a call lets others pass if its task has something to do and does not move: its thread or its runtime
@@ -170,7 +170,7 @@ pub(super) struct Refusal {
     pub(super) fits_at: Option<Instant>,
     /// The limit and the window of the quota that refused, unless the key is blocked.
     pub(super) rate: Option<(u32, Duration)>,
-    /// The time between two units after the end of the hold, if an upstream holds the key back.
+    /// The time between two units after the end of the pause, if an upstream has paused the key.
     pub(super) step: Option<Duration>,
 }
 
@@ -204,16 +204,16 @@ struct Line {
     forecast_at: Option<Instant>,
     /// The wait for slots that the last refusal has suggested.
     suggested_wait: Duration,
-    after_hold: Option<AfterHold>,
+    after_pause: Option<AfterPause>,
 }
 
-/// The rate of the calls that have waited for the end of a hold: at once, they would provoke the next one.
-struct AfterHold {
+/// The rate of the calls that have waited for the end of a pause: at once, they would provoke the next one.
+struct AfterPause {
     /// The time between two units.
     step: Duration,
     /// When the next call asks.
     next_at: Instant,
-    /// The last call that has waited for the end of the hold. `None` until the end.
+    /// The last call that has waited for the end of the pause. `None` until the end.
     last: Option<Ticket>,
 }
 
@@ -428,8 +428,8 @@ impl Line {
     }
 
     fn has_room(&self, needs: Room) -> bool {
-        // The units after a hold have their pace. Slots have none: all would ask at once, in any order.
-        let has_pace = self.after_hold.is_some() && needs.slots == 0;
+        // The units after a pause have their pace. Slots have none: all would ask at once, in any order.
+        let has_pace = self.after_pause.is_some() && needs.slots == 0;
         has_pace || self.asking.is_empty() || (self.room.holds(needs) && !self.has_trial())
     }
 
@@ -458,8 +458,8 @@ impl Line {
     fn asked_at(&self, needs: Room) -> Option<Instant> {
         let polls_at = self.polls_at.filter(|_| self.room.slots < needs.slots);
         let slots_at = polls_at.max(self.yields_until);
-        let after_hold = self.after_hold.as_ref();
-        let next_at = after_hold.map(|after| after.next_at);
+        let after_pause = self.after_pause.as_ref();
+        let next_at = after_pause.map(|after| after.next_at);
         next_at.max(slots_at.filter(|_| needs.slots > 0))
     }
 
@@ -469,9 +469,9 @@ impl Line {
             || self.asked_at(needs) > Some(now)
     }
 
-    /// Ends the rate after a hold when the calls that have waited for its end have asked.
-    fn end_hold_before(&mut self, ticket: Ticket) {
-        self.after_hold
+    /// Ends the rate after a pause when the calls that have waited for its end have asked.
+    fn end_pause_before(&mut self, ticket: Ticket) {
+        self.after_pause
             .take_if(|after| after.last.is_some_and(|last| last < ticket));
     }
 
@@ -483,7 +483,7 @@ impl Line {
         if let Some(refusal) = &mut self.refusal {
             refusal.fits_at.take_if(|fits_at| *fits_at <= now);
         }
-        if let Some(after) = &mut self.after_hold {
+        if let Some(after) = &mut self.after_pause {
             let latest = self.standing.last().unwrap_or(ticket);
             after.last.get_or_insert(latest);
             after.next_at = now + after.step.saturating_mul(needs.units).min(MAX_STEP);
@@ -576,7 +576,7 @@ impl Call {
         let mut next_at = None;
         for want in &self.wants {
             if let Some(line) = lines.get_mut(&want.line) {
-                line.end_hold_before(ticket);
+                line.end_pause_before(ticket);
                 next_at = next_at.max(line.asked_at(want.needs));
                 is_behind |= line.standing.has_earlier(ticket);
                 has_room &= line.has_room(want.needs);
@@ -676,10 +676,10 @@ impl LinesState {
         wants.iter().any(|want| self.lines.contains_key(&want.line))
     }
 
-    /// A call that asks nothing of a key waits only in the time after a hold.
+    /// A call that asks nothing of a key waits only in the time after a pause.
     pub(super) fn may_wait_for(&self, want: &Want) -> bool {
         let line = self.lines.get(&want.line);
-        want.needs.is_any() || line.is_some_and(|line| line.after_hold.is_some())
+        want.needs.is_any() || line.is_some_and(|line| line.after_pause.is_some())
     }
 
     pub(super) fn join(&mut self, ticket: Ticket, wants: Wants, bounds: WaitBounds, now: Instant) {
@@ -737,8 +737,8 @@ impl LinesState {
             }
             line.refusal = Some(*refusal);
             if let Some(step) = refusal.step {
-                let next_at = line.after_hold.as_ref().map_or(now, |after| after.next_at);
-                line.after_hold = Some(AfterHold {
+                let next_at = line.after_pause.as_ref().map_or(now, |after| after.next_at);
+                line.after_pause = Some(AfterPause {
                     step,
                     next_at,
                     last: None,
@@ -924,8 +924,8 @@ impl LinesState {
         let Some(line) = self.lines.get_mut(&key) else {
             return;
         };
-        if line.after_hold.is_some() {
-            // A hold does not end because units are left.
+        if line.after_pause.is_some() {
+            // A pause does not end because units are left.
             return;
         }
         if let Some(refusal) = &mut line.refusal {

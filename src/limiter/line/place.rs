@@ -249,7 +249,7 @@ impl Place {
         if decision.retry_after().is_none() || self.bounds.until < fits_at.unwrap_or(now) {
             return Err(WhyTooLate::TurnTooLate);
         }
-        // All processes see the end of a hold in the same moment.
+        // All processes see the end of a pause in the same moment.
         let longest_step = refusals
             .iter()
             .filter_map(|(_, refusal)| refusal.step)
@@ -278,8 +278,8 @@ impl Place {
 
     /// A refusal has no time if only slots are missing.
     fn refusal(&self, level: LevelDecision<'_>, now: Instant) -> Refusal {
-        let is_held_back = level.source() == Source::HeldBack;
-        let is_blocked = is_held_back || level.source() == Source::Block;
+        let is_paused = level.source() == Source::Paused;
+        let is_blocked = is_paused || level.source() == Source::Block;
         let longest = level
             .quotas()
             .filter(|quota| !quota.is_allowed() && (is_blocked || !quota.quota().is_in_flight()))
@@ -290,7 +290,7 @@ impl Place {
             ticket: self.ticket,
             fits_at: wait.and_then(|wait| now.checked_add(wait)),
             rate: rate.filter(|_| !is_blocked),
-            step: is_held_back.then(|| time_between_units(level)),
+            step: is_paused.then(|| time_between_units(level)),
         }
     }
 }

@@ -20,12 +20,12 @@ const DEFAULT_WAIT: Duration = Duration::from_secs(30);
 ///
 /// It is a [`RateLimitLayer`] with other defaults, which also [observes](RateLimiter::observe) the responses:
 ///
-/// 1. A request waits until its key is not held back and every quota admits it, for at most
+/// 1. A request waits until its key is not paused and every quota admits it, for at most
 ///    [30 seconds](Self::wait_up_to). The key is the [host](Self::key) of the request.
 /// 2. The client sends it. The headers of the response stay as the upstream has written them.
-/// 3. If the response tells when to send again, such as a 429 with `Retry-After`, the key is held back until then:
+/// 3. If the response tells when to send again, such as a 429 with `Retry-After`, the key is paused until then:
 ///    in this process at once, in the others within a second. A process that has not asked for a second first
-///    [reads](RateLimiter::fresh_blocks) which keys are held back.
+///    [reads](RateLimiter::fresh_blocks) which keys are paused.
 ///
 /// A request that would have to wait longer is not sent. It is answered at once with a 429, which has a
 /// [`Rejection`](crate::Rejection) in its extensions. Nothing is sent twice: retries are the task of another layer,
@@ -53,7 +53,7 @@ impl OutboundLayer {
     /// the upstream.
     ///
     /// While the store fails, each process [counts alone](crate::FailurePolicy::fall_back), unless the limiter has
-    /// another policy. Keys that this process holds back stay held back.
+    /// another policy. Keys that this process has paused stay paused.
     pub fn new(limiter: RateLimiter) -> Self {
         let layer = RateLimitLayer::from(limiter).key(from_fn(host));
         Self::from(layer.wait_up_to(DEFAULT_WAIT))
@@ -77,7 +77,7 @@ impl OutboundLayer {
 
 /// Observes the responses, with the settings of a layer: its key, wait, costs, levels and settlements. It adds no headers.
 ///
-/// A response holds back the key of the layer's own limiter, not those of the levels that were
+/// A response pauses the key of the layer's own limiter, not those of the levels that were
 /// [added](RateLimitLayer::and).
 impl From<RateLimitLayer> for OutboundLayer {
     fn from(layer: RateLimitLayer) -> Self {

@@ -9,20 +9,20 @@ use crate::key::IntoKey;
 use crate::limiter::RateLimiter;
 
 impl RateLimiter {
-    /// Holds a key back in all processes if the response of an upstream says so, as
-    /// [`hold_back`](Self::hold_back) does. Returns how long. `None` if the response says nothing of that kind.
+    /// Pauses a key in all processes if the response of an upstream says so, as
+    /// [`pause`](Self::pause) does. Returns how long. `None` if the response says nothing of that kind.
     ///
-    /// - A **refusal** holds the key back for its `Retry-After`, in seconds or as an HTTP date, or for its
+    /// - A **refusal** pauses the key for its `Retry-After`, in seconds or as an HTTP date, or for its
     ///   `retry-after-ms`. A refusal has the status 429, or 503 or 403 with one of these headers.
-    /// - A **refusal by gRPC** holds the key back for its `grpc-retry-pushback-ms` or, with the feature `grpc`, for the
+    /// - A **refusal by gRPC** pauses the key for its `grpc-retry-pushback-ms` or, with the feature `grpc`, for the
     ///   `RetryInfo` of its details. It has the `grpc-status` 8 or 14 in its head.
-    /// - A **429 without them** holds the key back until the reset of a limit that has no units left. If the headers name
+    /// - A **429 without them** pauses the key until the reset of a limit that has no units left. If the headers name
     ///   none, until the first reset.
-    /// - Any response with **no units left** holds the key back until the reset of that limit. Other numbers change
+    /// - Any response with **no units left** pauses the key until the reset of that limit. Other numbers change
     ///   nothing.
     ///
     /// [The guide](crate::guide::upstreams#headers-that-are-understood) has the table of all headers. Without any of
-    /// them, nothing is held back, not even by a 429.
+    /// them, nothing is paused, not even by a 429.
     ///
     /// A wait is counted from the `Date` of the response, if it has one, so that the clocks of both sides may differ. What
     /// makes no sense is ignored, and counted in the metric `tollgate_upstream_answers_total`: a date in the past, a
@@ -37,8 +37,8 @@ impl RateLimiter {
     ///
     /// let limiter = RateLimiter::new(MemoryStore::new(), Quota::per_minute(60)).name("mail");
     /// let response = Response::builder().status(429).header("retry-after", "20").body(())?;
-    /// let held = limiter.observe("mail.example", &response);
-    /// assert!(held > Some(Duration::from_secs(19)));
+    /// let paused = limiter.observe("mail.example", &response);
+    /// assert!(paused > Some(Duration::from_secs(19)));
     ///
     /// let response = Response::builder().status(429).body(())?;
     /// assert_eq!(limiter.observe("other.example", &response), None);
@@ -74,7 +74,7 @@ impl RateLimiter {
             }
             UpstreamWait::Told(wait) => {
                 self.0.telemetry.record_upstream_answer(true);
-                Some(self.hold_back(key, wait))
+                Some(self.pause(key, wait))
             }
         }
     }

@@ -29,7 +29,7 @@ const MAX_AUTOMATIC: usize = 9_000;
 /// room for nine.
 const MAX_AUTOMATIC_PER_LIMITER: usize = 1_000;
 
-/// How much later than in the shared list a hold may end before the others learn of it: each answer of a burst has
+/// How much later than in the shared list a pause may end before the others learn of it: each answer of a burst has
 /// another end.
 const SLACK: u64 = 10_000;
 
@@ -37,7 +37,7 @@ const SLACK: u64 = 10_000;
 const MAX_WAITS: usize = 10_000;
 
 /// The list of keys that operators have [blocked](crate::Admin::block), as this process knows it. It also has the
-/// [automatic](crate::BlockRule) blocks, and the keys that an [upstream](crate::RateLimiter::observe) holds back.
+/// [automatic](crate::BlockRule) blocks, and the keys that an [upstream](crate::RateLimiter::observe) has paused.
 ///
 /// Limiters read the list before they ask their store. So a blocked key causes no load on the store, and stays
 /// blocked while the store fails. For most other keys, a lookup costs one atomic load.
@@ -96,13 +96,13 @@ struct BlockedKey {
     key: Key,
     /// In microseconds of the list's clock. 0 if the key is not in the shared list.
     expires_at: u64,
-    /// The knowledge of this process alone about a key that an upstream holds back.
-    hold: Hold,
+    /// The knowledge of this process alone about a key that an upstream has paused.
+    pause: Pause,
 }
 
-/// The hold of a key that an upstream asked of this process. Times are in microseconds of the list's clock.
+/// The pause of a key that an upstream asked of this process. Times are in microseconds of the list's clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Hold {
+struct Pause {
     /// The end that an upstream gave this process. 0 if it gave one to others only.
     until: u64,
     /// The time from which the others may be informed again.
@@ -118,8 +118,8 @@ struct Wait {
     until: u64,
 }
 
-/// The message of a process to the others about a key that it holds back.
-pub(crate) struct UnsharedHold {
+/// The message of a process to the others about a key that it has paused.
+pub(crate) struct UnsharedPause {
     pub(crate) left: Duration,
     /// Whether the shared list has the key, with an earlier end.
     pub(crate) is_listed: bool,
@@ -190,14 +190,14 @@ impl BlockList {
         }));
     }
 
-    /// Returns whether a key may be in the list, under the name of its limiter or under the name `held` of its holds.
+    /// Returns whether a key may be in the list, under the name of its limiter or under the name `pauses` of its pauses.
     #[inline]
-    pub(crate) fn may_contain(&self, subject: Subject<'_>, held: &Key) -> bool {
+    pub(crate) fn may_contain(&self, subject: Subject<'_>, pauses: &Key) -> bool {
         if self.inner.is_empty.load(Ordering::Relaxed) {
             return false;
         }
         let filter = &self.inner.filter;
-        let mut limiters = [subject.limiter, held].into_iter();
+        let mut limiters = [subject.limiter, pauses].into_iter();
         limiters.any(|limiter| filter.may_contain(name_of(limiter, subject.key)))
     }
 
@@ -222,7 +222,7 @@ impl BlockList {
 
     /// Begins an automatic block, which ends when the guard is dropped.
     pub(crate) async fn begin_automatic(&self) -> RwLockReadGuard<'_, ()> {
-        // A caller that counts many refusals without a pause has used up the turn of its task.
+        // A caller that counts many refusals without a break has used up the turn of its task.
         unconstrained(self.inner.automatic.read()).await
     }
 
@@ -259,18 +259,18 @@ impl BlockList {
         Duration::from_micros(end.saturating_sub(self.inner.clock.now()))
     }
 
-    /// Holds a key back in this process, because an upstream asks it to wait. Never shortens a hold.
+    /// Pauses a key in this process, because an upstream asks it to wait. Never shortens a pause.
     ///
-    /// Returns whether the key was not held back before.
+    /// Returns whether the key was not paused before.
     ///
     /// # Errors
     ///
     /// Returns an error of kind [`Full`](ErrorKind::Full) if 10 000 other keys are in the list.
-    pub(crate) fn hold(&self, held: &Key, key: &Key, duration: Duration) -> Result<bool, Error> {
+    pub(crate) fn pause(&self, pauses: &Key, key: &Key, duration: Duration) -> Result<bool, Error> {
         let now = self.inner.clock.now();
         let until = now.saturating_add(micros_rounded_up(duration));
         self.change(|Blocked { keys: blocked, .. }| {
-            let name = name_of(held, key);
+            let name = name_of(pauses, key);
             let known = blocked.get(&name);
             let is_new = known.is_none_or(|known| known.remaining(now).is_none());
             if is_new {
@@ -280,47 +280,47 @@ impl BlockList {
                 }
             }
             let entry = blocked.entry(name).or_insert_with(|| BlockedKey {
-                limiter: held.clone(),
+                limiter: pauses.clone(),
                 key: key.clone(),
                 expires_at: 0,
-                hold: Hold::default(),
+                pause: Pause::default(),
             });
-            entry.hold.until = entry.hold.until.max(until);
+            entry.pause.until = entry.pause.until.max(until);
             Ok(is_new)
         })
     }
 
-    /// Returns what other processes have to learn of a key that this process holds back. Then it is due again
+    /// Returns what other processes have to learn of a key that this process has paused. Then it is due again
     /// after the interval of the refreshes.
-    pub(crate) fn take_unshared(&self, held: &Key, key: &Key) -> Option<UnsharedHold> {
+    pub(crate) fn take_unshared(&self, pauses: &Key, key: &Key) -> Option<UnsharedPause> {
         let refreshes = self.inner.refreshes.as_ref()?;
         let now = self.inner.clock.now();
-        self.with(held, key, |entry| {
+        self.with(pauses, key, |entry| {
             let unshared = entry.unshared(now)?;
-            let is_due = now >= entry.hold.next_try_at;
+            let is_due = now >= entry.pause.next_try_at;
             is_due.then(|| {
-                entry.hold.next_try_at = now.saturating_add(refreshes.interval);
+                entry.pause.next_try_at = now.saturating_add(refreshes.interval);
                 unshared
             })
         })
     }
 
     /// Returns what other processes have to learn of a key, although they may know it.
-    pub(crate) fn unshared(&self, held: &Key, key: &Key) -> Option<UnsharedHold> {
+    pub(crate) fn unshared(&self, pauses: &Key, key: &Key) -> Option<UnsharedPause> {
         let now = self.inner.clock.now();
-        self.with(held, key, |entry| entry.unshared(now))
+        self.with(pauses, key, |entry| entry.unshared(now))
     }
 
-    /// Changes what this process knows of a key that is held back.
+    /// Changes what this process knows of a paused key.
     fn with<T>(
         &self,
-        held: &Key,
+        pauses: &Key,
         key: &Key,
         change: impl FnOnce(&mut BlockedKey) -> Option<T>,
     ) -> Option<T> {
         let blocked = self.inner.blocked.write();
         let mut blocked = blocked.unwrap_or_else(PoisonError::into_inner);
-        change(blocked.keys.get_mut(&name_of(held, key))?)
+        change(blocked.keys.get_mut(&name_of(pauses, key))?)
     }
 
     /// Returns the end of the refresh in the background that is under way, if the last one that has succeeded is older
@@ -394,7 +394,7 @@ impl BlockList {
                     limiter: block.limiter.clone(),
                     key: block.key.clone(),
                     expires_at: now.saturating_add(micros_rounded_up(block.duration)),
-                    hold: known.map(|known| known.hold).unwrap_or_default(),
+                    pause: known.map(|known| known.pause).unwrap_or_default(),
                 };
                 blocked.insert(name, blocked_key);
                 Ok(true)
@@ -404,7 +404,7 @@ impl BlockList {
 
     /// Replaces the list. Each item is a limiter, a key, and the time for which it stays blocked from now on.
     ///
-    /// A key that an upstream asked this process to hold back is held back for as long. If the shared list had the key
+    /// A key that an upstream asked this process to pause stays paused for as long. If the shared list had the key
     /// before and has it no longer, an operator has unblocked it.
     pub fn replace(&self, blocks: impl IntoIterator<Item = (Key, Key, Duration)>) {
         let now = self.inner.clock.now();
@@ -416,7 +416,7 @@ impl BlockList {
     /// Replaces the list by a reading of the shared list.
     ///
     /// The server of the shared list may have ended a block before this process: its data was lost, its clock has stepped, or
-    /// its replies were late. Such a key was not unblocked, so this process goes on to hold it back.
+    /// its replies were late. Such a key was not unblocked, so this process goes on to refuse it.
     pub(in crate::store) fn replace_shared(&self, reading: SharedReading) {
         let now = self.inner.clock.now();
         let new = new_keys(reading.blocks, now);
@@ -469,10 +469,10 @@ impl Blocked {
     /// Replaces the keys, and returns the former ones. A key that is missing was unblocked, unless its block has ended by the
     /// time `ended_by`.
     fn replace(&mut self, mut new: BlockedKeys, now: u64, ended_by: u64) -> BlockedKeys {
-        for (name, old) in self.keys.extract_if(|_, old| old.is_held(now)) {
+        for (name, old) in self.keys.extract_if(|_, old| old.has_own_pause(now)) {
             if let Some(new) = new.get_mut(&name) {
-                new.hold = old.hold;
-            } else if old.hold.until > now && old.expires_at <= ended_by {
+                new.pause = old.pause;
+            } else if old.pause.until > now && old.expires_at <= ended_by {
                 new.insert(
                     name,
                     BlockedKey {
@@ -494,7 +494,7 @@ fn new_keys(blocks: impl IntoIterator<Item = (Key, Key, Duration)>, now: u64) ->
             limiter,
             key,
             expires_at,
-            hold: Hold::default(),
+            pause: Pause::default(),
         };
         (name, blocked_key)
     };
@@ -508,20 +508,20 @@ impl BlockedKey {
     }
 
     fn ends_at(&self) -> u64 {
-        self.expires_at.max(self.hold.until)
+        self.expires_at.max(self.pause.until)
     }
 
     /// Returns whether this process knows something of the key that a new shared list does not say.
-    fn is_held(&self, now: u64) -> bool {
-        self.ends_at() > now && self.hold != Hold::default()
+    fn has_own_pause(&self, now: u64) -> bool {
+        self.ends_at() > now && self.pause != Pause::default()
     }
 
     /// Returns what the shared list lacks of this key.
-    fn unshared(&self, now: u64) -> Option<UnsharedHold> {
-        let is_later = self.hold.until > self.expires_at.saturating_add(SLACK);
+    fn unshared(&self, now: u64) -> Option<UnsharedPause> {
+        let is_later = self.pause.until > self.expires_at.saturating_add(SLACK);
         let left = self.remaining(now).filter(|_| is_later)?;
         let is_listed = self.expires_at > now;
-        Some(UnsharedHold { left, is_listed })
+        Some(UnsharedPause { left, is_listed })
     }
 }
 

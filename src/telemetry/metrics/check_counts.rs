@@ -37,7 +37,7 @@ pub(crate) struct CheckCounts {
     without_share: ShareCounts,
     blocks: Counter,
     marks: [Counter; Mark::ALL.len()],
-    held_back: Counter,
+    paused: Counter,
     ignored: Counter,
 }
 
@@ -53,7 +53,7 @@ impl CheckCounts {
                 &[("limiter", limiter)],
             ),
             marks: Mark::ALL.map(|mark| mark_counter(limiter, mark)),
-            held_back: upstream_counter(limiter, "held_back"),
+            paused: upstream_counter(limiter, "paused"),
             ignored: upstream_counter(limiter, "ignored"),
         }
     }
@@ -102,7 +102,7 @@ impl CheckCounts {
     }
 
     pub(crate) fn count_upstream_answer(&self, makes_sense: bool) {
-        self.held_back.record(makes_sense.into());
+        self.paused.record(makes_sense.into());
         self.ignored.record((!makes_sense).into());
     }
 

@@ -87,7 +87,7 @@ named! {
         Changes = "changes",
         /// Block keys, and are blocked.
         Blocks = "blocks",
-        /// Are held back by an upstream.
+        /// Are paused by an upstream.
         Upstreams = "upstreams",
         /// Go on without the store, by a policy.
         Policies = "policies",

@@ -1,4 +1,4 @@
-//! Clients that block a key, and clients that an upstream holds back.
+//! Clients that block a key, and clients that an upstream pauses.
 
 use std::time::Duration;
 
@@ -9,8 +9,8 @@ use super::client::Client;
 use crate::world::limits::BLOCK;
 use crate::world::record::{BlockedSpan, Use};
 
-/// How long an upstream holds a key back, in milliseconds.
-const HOLD: u64 = 400;
+/// How long an upstream pauses a key, in milliseconds.
+const PAUSE: u64 = 400;
 
 /// Blocks a key from time to time, if this is the operator; else checks it, and a key that is blocked by a rule.
 pub(super) async fn block(mut client: Client, number: usize) {
@@ -69,36 +69,36 @@ async fn check_blocked(client: &Client) {
     }
 }
 
-/// Is held back by an upstream from time to time, and obeys at once.
-pub(super) async fn be_held_back(mut client: Client) {
+/// Is paused by an upstream from time to time, and obeys at once.
+pub(super) async fn be_paused(mut client: Client) {
     while client.pause(4_000).await.is_some() {
         let key = client.random.of(&["ann", "ben"]);
         let limiter = client.limiters.get("blocked");
         let since = client.now();
-        limiter.hold_back(key, Duration::from_millis(HOLD));
+        limiter.pause(key, Duration::from_millis(PAUSE));
         // By a clock that is up to 5 % wrong. The time that is returned may be longer: it had been forgotten that this is the
-        // hold of another process, which ends by the server's clock.
-        let until = client.now() + HOLD / 10 * 9;
+        // pause of another process, which ends by the server's clock.
+        let until = client.now() + PAUSE / 10 * 9;
         while obey(&client, key, since, until).await {
             sleep(Duration::from_millis(30)).await;
         }
     }
 }
 
-/// Checks a key that is held back. Returns whether it still is.
+/// Checks a paused key. Returns whether it still is.
 ///
-/// A list that was lost and written again by others has the hold no longer, as if an operator had ended it.
+/// A list that was lost and written again by others has the pause no longer, as if an operator had ended it.
 async fn obey(client: &Client, key: &'static str, since: u64, until: u64) -> bool {
     let sent = client.now();
     let outcome = client.limiters.get("blocked").check(key).await;
     let admitted = client.outcome(outcome, &[("blocked", key, 1)], sent);
     let mut world = client.world.lock();
-    let is_held_back = world.now < until && !world.is_over;
+    let is_paused = world.now < until && !world.is_over;
     let is_excused = world.record.has_lost_since(since);
-    if is_held_back && admitted.is_some() && !is_excused {
+    if is_paused && admitted.is_some() && !is_excused {
         world.log.violated(format_args!(
-            "a check of {key} is admitted, but it is held back"
+            "a check of {key} is admitted, but it is paused"
         ));
     }
-    is_held_back
+    is_paused
 }

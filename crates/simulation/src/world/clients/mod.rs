@@ -55,7 +55,7 @@ pub(crate) fn spawn(
                 }
                 ClientKind::Changes => drop(tokio::spawn(changes::change(client))),
                 ClientKind::Blocks => drop(tokio::spawn(blocks::block(client, number))),
-                ClientKind::Upstreams => drop(tokio::spawn(blocks::be_held_back(client))),
+                ClientKind::Upstreams => drop(tokio::spawn(blocks::be_paused(client))),
             }
         }
     }

@@ -1,4 +1,4 @@
-//! The keys that a limiter holds back: their name in the store, and the warnings about them.
+//! The paused keys of a limiter: their name in the store, and the warnings about them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,20 +7,20 @@ use crate::error::{Error, warning};
 use crate::key::Key;
 use crate::telemetry::LineInterval;
 
-/// The default of [`RateLimiter::max_hold`](crate::RateLimiter::max_hold): an upstream that errs keeps no client away for a day.
-pub(super) const DEFAULT_MAX_HOLD: Duration = Duration::from_secs(3_600);
+/// The default of [`RateLimiter::max_pause`](crate::RateLimiter::max_pause): an upstream that errs keeps no client away for a day.
+pub(super) const DEFAULT_MAX_PAUSE: Duration = Duration::from_secs(3_600);
 
-/// The keys that a limiter holds back.
-pub(super) struct Holds {
+/// The paused keys of a limiter.
+pub(super) struct Pauses {
     /// The name under which the store keeps them.
     pub(super) name: Key,
     warnings: LineInterval,
 }
 
-impl Holds {
+impl Pauses {
     pub(super) fn new(limiter: &Key) -> Arc<Self> {
         Arc::new(Self {
-            name: limiter.holds_of_limiter(),
+            name: limiter.pauses_of_limiter(),
             warnings: LineInterval::new(Duration::from_secs(60)),
         })
     }
@@ -30,9 +30,9 @@ impl Holds {
         if self.warnings.is_due() {
             tracing::warn!(
                 target: "tollgate::diagnostics",
-                code = warning::HOLD_NOT_SHARED,
+                code = warning::PAUSE_NOT_SHARED,
                 limiter,
-                "cannot tell other processes that a key is held back: {error}"
+                "cannot tell other processes that a key is paused: {error}"
             );
         }
     }

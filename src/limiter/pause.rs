@@ -1,4 +1,4 @@
-//! Keys that are held back, because an upstream said when to send again.
+//! Paused keys: an upstream said when to send again.
 //!
 //! The store keeps them beside the blocks, under a name that no limiter has. This process obeys at once, until the wait
 //! ends. It writes to the store in the background, and tries again with later checks of the key if that fails.
@@ -14,11 +14,11 @@ use crate::error::Error;
 use crate::key::{IntoKey, Key};
 use crate::store::{Block, ProtectedStore, Subject};
 
-/// How often the hold is written to the store at most, if the hold grows or another process lists the key meanwhile.
+/// How often the pause is written to the store at most, if it grows or another process lists the key meanwhile.
 const TRIES: usize = 3;
 
 impl RateLimiter {
-    /// Sets how long an answer of an upstream holds a key back at most. The default is one hour.
+    /// Sets how long an answer of an upstream pauses a key at most. The default is one hour.
     ///
     /// A longer wait is cut to this. The upstream may then refuse again, and say so again.
     ///
@@ -30,18 +30,19 @@ impl RateLimiter {
     ///
     /// let limiter = RateLimiter::new(MemoryStore::new(), Quota::per_day(9_500))
     ///     .name("video-api")
-    ///     .max_hold(Duration::from_secs(86_400));
+    ///     .max_pause(Duration::from_secs(86_400));
     /// ```
+    #[doc(alias("max_hold", "retry_after_max"))]
     #[must_use]
-    pub fn max_hold(self, max_hold: Duration) -> Self {
-        self.with(|inner| inner.max_hold = max_hold)
+    pub fn max_pause(self, max_pause: Duration) -> Self {
+        self.with(|inner| inner.max_pause = max_pause)
     }
 
     /// Lets a check wait for the list of blocked keys, if its last refresh is older than the
     /// [interval](crate::RedisStore::block_list_refresh). By default, a check starts the refresh and goes on.
     ///
-    /// Set it where a block or a [hold](Self::hold_back) by another process must reach also a process that checks less
-    /// than once a second: its first check after a pause would pass. An [`OutboundLayer`](crate::OutboundLayer) sets it.
+    /// Set it where a block or a [pause](Self::pause) by another process must reach also a process that checks less
+    /// than once a second: its first check after an idle second would pass. An [`OutboundLayer`](crate::OutboundLayer) sets it.
     ///
     /// Once an interval, checks wait for one small call, and not longer than the deadline of the store after its start. If
     /// the call fails, they go on with the list that is known. No check waits while the circuit breaker of its key is
@@ -61,13 +62,13 @@ impl RateLimiter {
         self.with(|inner| inner.needs_fresh_list = true)
     }
 
-    /// Holds a key back in all processes: until then, its checks are refused, and calls that wait go on waiting.
+    /// Pauses a key in all processes: until then, its checks are refused, and calls that wait go on waiting.
     ///
     /// Use it if an upstream gives a wait in another form than the headers that [`observe`](Self::observe)
-    /// understands, for example in the error of a client library. Returns how long the key is held back now: at most
-    /// [`max_hold`](Self::max_hold), and at least as long as before.
+    /// understands, for example in the error of a client library. Returns how long the key is paused now: at most
+    /// [`max_pause`](Self::max_pause), and at least as long as before.
     ///
-    /// A refused check has [`Source::HeldBack`] and charges nothing. The hold ends on its own, and nothing but
+    /// A refused check has [`Source::Paused`] and charges nothing. The pause ends on its own, and nothing but
     /// [`Admin::unblock`](crate::Admin::unblock) ends it earlier. It has no effect on what a
     /// [block](crate::Admin::block) has no effect on, such as a limiter without quotas.
     ///
@@ -82,37 +83,38 @@ impl RateLimiter {
     /// use tollgate::{MemoryStore, Quota, RateLimiter, Source};
     ///
     /// let limiter = RateLimiter::new(MemoryStore::new(), Quota::per_minute(60)).name("mail");
-    /// limiter.hold_back("mail.example", Duration::from_secs(20));
+    /// limiter.pause("mail.example", Duration::from_secs(20));
     ///
     /// let refused = limiter.check("mail.example").await?;
-    /// assert_eq!(refused.source(), Source::HeldBack);
+    /// assert_eq!(refused.source(), Source::Paused);
     /// assert!(refused.retry_after() > Some(Duration::from_secs(19)));
     /// # Ok::<(), tollgate::Error>(())
     /// # }).unwrap();
     /// ```
-    pub fn hold_back(&self, key: impl IntoKey, wait: Duration) -> Duration {
-        let LimiterInner { store, holds, .. } = &*self.0;
+    #[doc(alias("hold_back", "backoff", "retry_after"))]
+    pub fn pause(&self, key: impl IntoKey, wait: Duration) -> Duration {
+        let LimiterInner { store, pauses, .. } = &*self.0;
         let key = key.into_key();
-        let wait = wait.min(self.0.max_hold);
+        let wait = wait.min(self.0.max_pause);
         if !wait.is_zero() {
-            match store.block_list().hold(&holds.name, &key, wait) {
-                Ok(true) => self.0.telemetry.events.log_hold(&key, wait),
+            match store.block_list().pause(&pauses.name, &key, wait) {
+                Ok(true) => self.0.telemetry.events.log_pause(&key, wait),
                 Ok(false) => {}
-                Err(error) => holds.warn(&self.0.facts.name, &error),
+                Err(error) => pauses.warn(&self.0.facts.name, &error),
             }
-            self.share_hold(&key);
+            self.share_pause(&key);
         }
         store
             .block_list()
-            .blocked_for(&holds.name, &key)
+            .blocked_for(&pauses.name, &key)
             .unwrap_or_default()
     }
 
     /// Returns how long the checks of a key are refused without asking the store, and why: the later end of its block
-    /// and its hold.
+    /// and its pause.
     #[inline]
     pub(super) fn blocked_for(&self, subject: Subject<'_>) -> Option<(Duration, Source)> {
-        let may_be = self.0.store.may_be_blocked(subject, &self.0.holds.name);
+        let may_be = self.0.store.may_be_blocked(subject, &self.0.pauses.name);
         may_be.then(|| self.find_block(subject.key)).flatten()
     }
 
@@ -123,53 +125,53 @@ impl RateLimiter {
             // The quotas that have caused an automatic block may refuse for longer.
             (left.max(list.wait_of(&self.0.scope, key)), Source::Block)
         });
-        let hold = list.blocked_for(&self.0.holds.name, key);
-        if hold.is_some() {
-            self.share_hold(key);
+        let pause = list.blocked_for(&self.0.pauses.name, key);
+        if pause.is_some() {
+            self.share_pause(key);
         }
-        let hold = hold.map(|left| (left, Source::HeldBack));
-        block.into_iter().chain(hold).max_by_key(|(left, _)| *left)
+        let pause = pause.map(|left| (left, Source::Paused));
+        block.into_iter().chain(pause).max_by_key(|(left, _)| *left)
     }
 
-    /// A key may come to be held back after the store was asked.
-    pub(super) fn is_held_meanwhile(&self, level: LevelDecision<'_>) -> bool {
-        let LimiterInner { store, holds, .. } = &*self.0;
+    /// A key may be paused after the store was asked.
+    pub(super) fn is_paused_meanwhile(&self, level: LevelDecision<'_>) -> bool {
+        let LimiterInner { store, pauses, .. } = &*self.0;
         let key = &level.record().key;
-        level.quotas().len() > 0 && store.block_list().blocked_for(&holds.name, key).is_some()
+        level.quotas().len() > 0 && store.block_list().blocked_for(&pauses.name, key).is_some()
     }
 
-    fn share_hold(&self, key: &Key) {
+    fn share_pause(&self, key: &Key) {
         let Ok(runtime) = Handle::try_current() else {
             return;
         };
         let list = self.0.store.block_list();
-        let holds = &self.0.holds;
-        if list.take_unshared(&holds.name, key).is_some() {
+        let pauses = &self.0.pauses;
+        if list.take_unshared(&pauses.name, key).is_some() {
             let store = self.0.store.clone();
-            let holds = Arc::clone(holds);
+            let pauses = Arc::clone(pauses);
             let limiter = Arc::clone(&self.0.facts.name);
             let key = key.clone();
             drop(runtime.spawn(async move {
-                if let Err(error) = share(&store, &holds.name, &key).await {
-                    holds.warn(&limiter, &error);
+                if let Err(error) = share(&store, &pauses.name, &key).await {
+                    pauses.warn(&limiter, &error);
                 }
             }));
         }
     }
 }
 
-/// Tells the store of a key that this process holds back.
+/// Tells the store of a key that this process has paused.
 ///
 /// Another process may have written a later end, which must not be shortened. So this one reads the shared list first, and
 /// if two do so at once, the one with the later end finds out with its next check.
-async fn share(store: &ProtectedStore, held: &Key, key: &Key) -> Result<(), Error> {
+async fn share(store: &ProtectedStore, pauses: &Key, key: &Key) -> Result<(), Error> {
     for _ in 0..TRIES {
         store.refresh_blocks().await?;
-        let Some(unshared) = store.block_list().unshared(held, key) else {
+        let Some(unshared) = store.block_list().unshared(pauses, key) else {
             break;
         };
         // As an automatic block, a new entry leaves room for those of operators. It replaces none.
-        let block = Block::new(held, key, unshared.left);
+        let block = Block::new(pauses, key, unshared.left);
         let block = if unshared.is_listed {
             block
         } else {

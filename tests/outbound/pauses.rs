@@ -1,4 +1,4 @@
-//! Keys that are held back, in memory and in Redis: by which process, for how long, and what is left while Redis is away.
+//! Paused keys, in memory and in Redis: by which process, for how long, and what is left while Redis is away.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -44,42 +44,42 @@ fn process(url: &str) -> RateLimiter {
 async fn a_hold_refuses_ends_on_its_own_and_never_shortens() {
     let clock = TestClock::new();
     let limiter = RateLimiter::new(MemoryStore::with_clock(clock.clone()), Quota::per_minute(9));
-    assert_eq!(limiter.hold_back("ada", 20 * SECOND), 20 * SECOND);
+    assert_eq!(limiter.pause("ada", 20 * SECOND), 20 * SECOND);
     assert_eq!(left(&limiter).await, Some(20 * SECOND));
     clock.advance(5 * SECOND);
     for shorter in [SECOND, Duration::ZERO] {
-        assert_eq!(limiter.hold_back("ada", shorter), 15 * SECOND);
+        assert_eq!(limiter.pause("ada", shorter), 15 * SECOND);
     }
-    assert_eq!(limiter.hold_back("ada", 30 * SECOND), 30 * SECOND);
+    assert_eq!(limiter.pause("ada", 30 * SECOND), 30 * SECOND);
     clock.advance(30 * SECOND - Duration::from_micros(1));
-    assert_eq!(source(&limiter).await, Source::HeldBack);
+    assert_eq!(source(&limiter).await, Source::Paused);
     // The refused checks have charged nothing.
     clock.advance(Duration::from_micros(1));
     let decision = limiter.check("ada").await.expect("a decision");
     assert_eq!((decision.source(), decision.used()), (Source::Memory, 1));
-    // Neither another key nor another limiter was held back.
-    limiter.hold_back("bob", SECOND);
+    // Neither another key nor another limiter was paused.
+    limiter.pause("bob", SECOND);
     assert_eq!(source(&limiter).await, Source::Memory);
     assert_eq!(source(&limiter.clone().name("other")).await, Source::Memory);
 }
 
 #[tokio::test]
-async fn a_level_that_is_held_back_refuses_the_whole_check() {
+async fn a_level_that_is_paused_refuses_the_whole_check() {
     let store = MemoryStore::new();
     let user = RateLimiter::new(store.clone(), Quota::per_minute(9)).name("user");
     let upstream = RateLimiter::new(store, Quota::per_minute(9)).name("upstream");
-    upstream.hold_back("ada", HOUR);
+    upstream.pause("ada", HOUR);
     let levels = [user.on("ada"), upstream.on("ada")];
     let decision = RateLimiter::check_all(levels).await.expect("a decision");
-    assert_eq!(decision.source(), Source::HeldBack);
+    assert_eq!(decision.source(), Source::Paused);
     assert_eq!(user.peek("ada").await.expect("a decision").used(), 0);
     // A cost of 0 does not pass either.
     let look = upstream.check_n("ada", 0).await.expect("a decision");
-    assert_eq!(look.source(), Source::HeldBack);
+    assert_eq!(look.source(), Source::Paused);
 }
 
 #[tokio::test]
-async fn an_operator_sees_and_lifts_a_hold_and_a_block_stays_beside_it() {
+async fn an_operator_sees_and_lifts_a_pause_and_a_block_stays_beside_it() {
     let clock = TestClock::new();
     let store = MemoryStore::with_clock(clock.clone());
     let rule = BlockRule::refusals(3);
@@ -89,23 +89,23 @@ async fn an_operator_sees_and_lifts_a_hold_and_a_block_stays_beside_it() {
         let status = admin.peek("ada").await.expect("a status");
         status.block_reason.zip(status.blocked_for)
     };
-    limiter.hold_back("ada", 20 * SECOND);
+    limiter.pause("ada", 20 * SECOND);
     for _ in 0..10 {
         // These refusals are not the client's fault.
-        assert_eq!(source(&limiter).await, Source::HeldBack);
+        assert_eq!(source(&limiter).await, Source::Paused);
     }
-    assert_eq!(status().await, Some((BlockReason::HeldBack, 20 * SECOND)));
+    assert_eq!(status().await, Some((BlockReason::Paused, 20 * SECOND)));
     admin.block("ada", 60 * SECOND).await.expect("a block");
     assert_eq!(source(&limiter).await, Source::Block);
     assert_eq!(status().await, Some((BlockReason::Operator, 60 * SECOND)));
-    limiter.hold_back("ada", 90 * SECOND);
-    limiter.hold_back("bob", 70 * SECOND);
+    limiter.pause("ada", 90 * SECOND);
+    limiter.pause("bob", 70 * SECOND);
     let blocked = admin.blocked().await.expect("a list");
     let (ada, bob) = (Key::from("ada"), Key::from("bob"));
     assert_eq!(blocked, [(ada, 90 * SECOND), (bob, 70 * SECOND)]);
-    // Another block does not end the hold.
+    // Another block does not end the pause.
     admin.block("ada", SECOND).await.expect("a block");
-    assert_eq!(status().await, Some((BlockReason::HeldBack, 90 * SECOND)));
+    assert_eq!(status().await, Some((BlockReason::Paused, 90 * SECOND)));
     admin.unblock("ada").await.expect("unblocked");
     assert_eq!(status().await, None);
     assert_eq!(source(&limiter).await, Source::Memory);
@@ -115,9 +115,9 @@ async fn an_operator_sees_and_lifts_a_hold_and_a_block_stays_beside_it() {
 #[test]
 fn without_a_runtime_this_process_obeys() {
     let limiter = RateLimiter::new(MemoryStore::new(), Quota::per_minute(9));
-    limiter.hold_back("ada", HOUR);
+    limiter.pause("ada", HOUR);
     let decision = limiter.check("ada").now_or_never().expect("at once");
-    assert_eq!(decision.expect("a decision").source(), Source::HeldBack);
+    assert_eq!(decision.expect("a decision").source(), Source::Paused);
 }
 
 #[tokio::test]
@@ -132,9 +132,9 @@ async fn all_processes_obey_within_a_second_and_for_as_long() {
         // Another process has just looked.
         tokio::time::sleep(round * SECOND / 5).await;
         assert!(check(&there).await.is_allowed());
-        let end = Instant::now() + here.hold_back(&*key, 30 * SECOND);
-        assert_eq!(check(&here).await.source(), Source::HeldBack);
-        let took = until(async || check(&there).await.source() == Source::HeldBack).await;
+        let end = Instant::now() + here.pause(&*key, 30 * SECOND);
+        assert_eq!(check(&here).await.source(), Source::Paused);
+        let took = until(async || check(&there).await.source() == Source::Paused).await;
         slowest = slowest.max(took);
         let left = check(&there).await.retry_after().expect("a wait");
         let difference = (Instant::now() + left).duration_since(end);
@@ -154,9 +154,9 @@ async fn the_longest_of_several_told_waits_counts_in_all_processes() {
         let limiters = [(); 3].map(|()| process(&server.url()).name(format!("{order:?}")));
         for (limiter, seconds) in limiters.iter().zip(order) {
             // At the same time, so that each overwrites what it has not seen.
-            limiter.hold_back("ada", seconds * SECOND);
+            limiter.pause("ada", seconds * SECOND);
         }
-        // All processes check meanwhile: one whose longer hold was overwritten finds out with its next check.
+        // All processes check meanwhile: one whose longer pause was overwritten finds out with its next check.
         let all_know_the_longest = async || {
             let lefts = join_all(limiters.iter().map(left)).await;
             lefts.iter().all(|left| *left > Some(24 * SECOND))
@@ -175,14 +175,14 @@ async fn the_longest_of_several_told_waits_counts_in_all_processes() {
 }
 
 #[tokio::test]
-async fn an_operator_lifts_a_hold_in_all_processes_also_in_the_one_that_was_told() {
+async fn an_operator_lifts_a_pause_in_all_processes_also_in_the_one_that_was_told() {
     let server = RedisServer::start();
     let [here, there] = [(); 2].map(|()| process(&server.url()));
     assert_eq!(source(&there).await, Source::Redis);
-    here.hold_back("ada", HOUR);
-    until(async || source(&there).await == Source::HeldBack).await;
+    here.pause("ada", HOUR);
+    until(async || source(&there).await == Source::Paused).await;
     let status = there.admin().peek("ada").await.expect("a status");
-    assert_eq!(status.block_reason, Some(BlockReason::HeldBack));
+    assert_eq!(status.block_reason, Some(BlockReason::Paused));
     there.admin().unblock("ada").await.expect("unblocked");
     assert_eq!(source(&there).await, Source::Redis);
     let took = until(async || source(&here).await == Source::Redis).await;
@@ -199,23 +199,23 @@ async fn the_process_that_was_told_goes_on_and_tells_a_server_that_has_lost_its_
     let server = RedisServer::start();
     let [here, there] = [(); 2].map(|()| process(&server.url()));
     assert_eq!(source(&there).await, Source::Redis);
-    here.hold_back("ada", HOUR);
-    until(async || source(&there).await == Source::HeldBack).await;
+    here.pause("ada", HOUR);
+    until(async || source(&there).await == Source::Paused).await;
     run(&mut server.connect(), &["FLUSHALL"]);
     // The others forget for a moment, and are told again.
     let begin = Instant::now();
     let mut forgot = false;
     while begin.elapsed() < 4 * SECOND {
-        assert_eq!(source(&here).await, Source::HeldBack);
+        assert_eq!(source(&here).await, Source::Paused);
         forgot |= source(&there).await == Source::Redis;
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    assert_eq!(source(&there).await, Source::HeldBack);
+    assert_eq!(source(&there).await, Source::Paused);
     assert!(left(&there).await > Some(HOUR - 30 * SECOND));
     println!("the other process forgot for a moment: {forgot}");
 }
 
-/// Returns how many blocks and holds of the shared list end after a time.
+/// Returns how many blocks and pauses of the shared list end after a time.
 fn listed_after(server: &RedisServer, time: u64) -> u32 {
     let mut count = redis::cmd("ZCOUNT");
     count.arg("tollgate:v3:{blocks}").arg(time).arg("+inf");
@@ -224,14 +224,14 @@ fn listed_after(server: &RedisServer, time: u64) -> u32 {
 }
 
 #[tokio::test]
-async fn a_step_forward_of_the_servers_clock_ends_no_hold_of_the_process_that_was_told() {
+async fn a_step_forward_of_the_servers_clock_ends_no_pause_of_the_process_that_was_told() {
     let server = RedisServer::start();
     let mut time = TestTime::new(&server);
     let here = RateLimiter::new(time.redis.clone(), Quota::per_minute(1_000_000));
     let there = RateLimiter::new(time.redis.fork(), Quota::per_minute(1_000_000));
-    // The list outlives the hold.
+    // The list outlives the pause.
     here.admin().block("bob", HOUR).await.expect("a block");
-    here.hold_back("ada", 20 * SECOND);
+    here.pause("ada", 20 * SECOND);
     let begin = time.now();
     until(async || listed_after(&server, begin) == 2).await;
 
@@ -241,40 +241,40 @@ async fn a_step_forward_of_the_servers_clock_ends_no_hold_of_the_process_that_wa
     // Another one changes the list, so that this process reads it.
     there.admin().block("eve", HOUR).await.expect("a block");
     here.admin().blocked().await.expect("a list");
-    assert_eq!(source(&here).await, Source::HeldBack);
+    assert_eq!(source(&here).await, Source::Paused);
     assert_eq!(left(&here).await, Some(20 * SECOND));
     // The server is told again, by its new time, once the interval of refreshes has passed.
     time.advance(SECOND);
-    assert_eq!(source(&here).await, Source::HeldBack);
+    assert_eq!(source(&here).await, Source::Paused);
     until(async || listed_after(&server, stepped) == 3).await;
-    // After that, an operator ends the hold as ever.
+    // After that, an operator ends the pause as ever.
     there.admin().unblock("ada").await.expect("unblocked");
     here.admin().blocked().await.expect("a list");
     assert_eq!(source(&here).await, Source::Redis);
 }
 
 #[tokio::test]
-async fn a_late_reply_about_one_hold_ends_no_later_hold_of_the_process_that_was_told() {
+async fn a_late_reply_about_one_pause_ends_no_later_pause_of_the_process_that_was_told() {
     let server = RedisServer::start();
     let proxy = Proxy::before(server.port()).await;
     let store = RedisStore::open(&proxy.url()).expect("a URL");
-    // It tells the server of the second hold only after this test.
+    // It tells the server of the second pause only after this test.
     let store = store.deadline(30 * SECOND).block_list_refresh(HOUR);
     let here = RateLimiter::new(store, Quota::per_minute(1_000_000));
-    // The list outlives the first hold.
+    // The list outlives the first pause.
     here.admin().block("bob", HOUR).await.expect("a block");
     here.admin().blocked().await.expect("a list");
 
     // To tell the server, the process reads the list and then changes it.
     proxy.set(Wire::Slow(2 * SECOND));
     let replies = proxy.replies();
-    here.hold_back("ada", 3 * SECOND);
+    here.pause("ada", 3 * SECOND);
     until(async || proxy.replies() == replies + 2).await;
-    here.hold_back("ada", HOUR);
+    here.pause("ada", HOUR);
     proxy.set(Wire::Whole);
-    // When the second reply comes, the first hold is over on the server. As of then, it would last for another second here.
+    // When the second reply comes, the first pause is over on the server. As of then, it would last for another second here.
     here.admin().blocked().await.expect("a list");
-    assert_eq!(source(&here).await, Source::HeldBack);
+    assert_eq!(source(&here).await, Source::Paused);
 }
 
 #[tokio::test]
@@ -311,20 +311,20 @@ async fn while_redis_is_away_the_process_that_was_told_obeys_whatever_its_policy
         })
         .await;
         // Told while Redis is away.
-        here.hold_back("ada", HOUR);
+        here.pause("ada", HOUR);
         let begin = Instant::now();
         while begin.elapsed() < 3 * SECOND / 2 {
-            assert_eq!(source(&here).await, Source::HeldBack);
+            assert_eq!(source(&here).await, Source::Paused);
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         // The others do not know: that is what is lost.
         assert_eq!(source(&there).await, Source::Redis);
         relay.lead_to(server.port());
         let told = until(async || {
-            assert_eq!(source(&here).await, Source::HeldBack);
+            assert_eq!(source(&here).await, Source::Paused);
             // Another key, so that the breaker closes.
             let _ = here.check("bob").await;
-            source(&there).await == Source::HeldBack
+            source(&there).await == Source::Paused
         });
         println!(
             "{expected:?}: the other process obeys {:.3?} after the return",
@@ -334,7 +334,7 @@ async fn while_redis_is_away_the_process_that_was_told_obeys_whatever_its_policy
 }
 
 #[tokio::test]
-async fn a_full_list_keeps_a_hold_in_this_process_and_warns() {
+async fn a_full_list_keeps_a_pause_in_this_process_and_warns() {
     log::keep();
     let server = RedisServer::start();
     let [here, there] = [(); 2].map(|()| process(&server.url()));
@@ -345,9 +345,9 @@ async fn a_full_list_keeps_a_hold_in_this_process_and_warns() {
         fill.arg("4000000000000000").arg(format!("other,{number}"));
     }
     fill.exec(&mut server.connect()).expect("ZADD answers");
-    here.hold_back("ada", HOUR);
+    here.pause("ada", HOUR);
     let warned = async || {
-        assert_eq!(source(&here).await, Source::HeldBack);
+        assert_eq!(source(&here).await, Source::Paused);
         let lines = log::all_kept();
         lines.iter().any(|line| {
             line.contains("cannot tell other processes") && line.contains("tollgate::W017")
@@ -357,7 +357,7 @@ async fn a_full_list_keeps_a_hold_in_this_process_and_warns() {
     assert_eq!(source(&there).await, Source::Redis);
 }
 
-/// A store outside of this crate shares its blocks as ever; the holds come with them.
+/// A store outside of this crate shares its blocks as ever; the pauses come with them.
 #[test]
 fn a_list_that_is_replaced_keeps_what_this_process_was_told() {
     let list = BlockList::new();
@@ -370,13 +370,13 @@ fn a_list_that_is_replaced_keeps_what_this_process_was_told() {
     );
 }
 
-/// A hold of one key costs the store a few calls, and each check of it none.
+/// A pause of one key costs the store a few calls, and each check of it none.
 #[tokio::test]
-async fn checks_of_a_key_that_is_held_back_do_not_ask_redis() {
+async fn checks_of_a_key_that_is_paused_do_not_ask_redis() {
     let server = RedisServer::start();
     let limiter = process(&server.url());
     assert_eq!(source(&limiter).await, Source::Redis);
-    limiter.hold_back("ada", HOUR);
+    limiter.pause("ada", HOUR);
     until(async || {
         let blocked = limiter.admin().blocked().await.expect("a list");
         blocked.len() == 1
@@ -389,7 +389,7 @@ async fn checks_of_a_key_that_is_held_back_do_not_ask_redis() {
     };
     let before = calls();
     for _ in 0..10_000 {
-        assert_eq!(source(&limiter).await, Source::HeldBack);
+        assert_eq!(source(&limiter).await, Source::Paused);
     }
     // The refreshes of the list.
     let asked = calls() - before;
@@ -397,11 +397,11 @@ async fn checks_of_a_key_that_is_held_back_do_not_ask_redis() {
 }
 
 #[tokio::test]
-async fn a_store_without_blocks_keeps_a_hold_in_this_process() {
+async fn a_store_without_blocks_keeps_a_pause_in_this_process() {
     let store = tollgate::store::TestStore::new();
     let limiter = RateLimiter::new(store, Quota::per_minute(9));
-    limiter.hold_back("ada", HOUR);
-    assert_eq!(source(&limiter).await, Source::HeldBack);
+    limiter.pause("ada", HOUR);
+    assert_eq!(source(&limiter).await, Source::Paused);
     let error = limiter
         .check_n("ada", 10)
         .await
@@ -410,20 +410,20 @@ async fn a_store_without_blocks_keeps_a_hold_in_this_process() {
 }
 
 #[tokio::test]
-async fn who_acquires_a_permit_waits_until_the_hold_ends() {
-    let hold = Duration::from_millis(300);
+async fn who_acquires_a_permit_waits_until_the_pause_ends() {
+    let pause = Duration::from_millis(300);
     let limiter = RateLimiter::new(MemoryStore::new(), Quota::in_flight(1));
-    limiter.hold_back("ada", hold);
+    limiter.pause("ada", pause);
     assert!(matches!(
         limiter.try_acquire("ada").await.expect("a decision"),
         tollgate::Acquired::Refused(_)
     ));
     let begin = Instant::now();
     let permit = limiter.acquire("ada").await.expect("a permit");
-    assert!(begin.elapsed() >= hold - Duration::from_millis(50));
+    assert!(begin.elapsed() >= pause - Duration::from_millis(50));
     drop(permit);
 
-    limiter.hold_back("ada", HOUR);
+    limiter.pause("ada", HOUR);
     let limiter = limiter.max_wait(SECOND);
     let error = limiter
         .acquire("ada")
@@ -432,9 +432,9 @@ async fn who_acquires_a_permit_waits_until_the_hold_ends() {
     assert_eq!(error.kind(), ErrorKind::MaxWait);
 }
 
-/// Lets calls for slots wait for the end of a hold. Returns the order in which they had their slots.
-async fn order_after_a_hold(limiter: &RateLimiter) -> Vec<u32> {
-    limiter.hold_back("ada", SECOND / 2);
+/// Lets calls for slots wait for the end of a pause. Returns the order in which they had their slots.
+async fn order_after_a_pause(limiter: &RateLimiter) -> Vec<u32> {
+    limiter.pause("ada", SECOND / 2);
     let order = Arc::new(Mutex::new(Vec::new()));
     let mut calls = Vec::new();
     for number in 0..16 {
@@ -455,7 +455,7 @@ async fn order_after_a_hold(limiter: &RateLimiter) -> Vec<u32> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn calls_for_slots_have_them_in_order_after_a_hold() {
+async fn calls_for_slots_have_them_in_order_after_a_pause() {
     let server = RedisServer::start();
     let redis = RedisStore::open(&server.url()).expect("a URL");
     let stores: [Arc<dyn Store>; 2] = [
@@ -464,9 +464,9 @@ async fn calls_for_slots_have_them_in_order_after_a_hold() {
     ];
     for store in stores {
         let limiter = RateLimiter::new(store, Quota::in_flight(1));
-        for hold in 0..5 {
-            let order = order_after_a_hold(&limiter).await;
-            assert_eq!(order, (0..16).collect::<Vec<_>>(), "hold {hold}");
+        for pause in 0..5 {
+            let order = order_after_a_pause(&limiter).await;
+            assert_eq!(order, (0..16).collect::<Vec<_>>(), "pause {pause}");
         }
     }
 }
