@@ -95,8 +95,8 @@ impl Upstream {
     /// Takes the units of a search, and waits for them if the wait is short. Both levels are charged, or none.
     async fn search(&self) -> Result<bool, tollgate::Error> {
         let levels = [
-            self.expensive.on(API_KEY).cost(SEARCH),
-            self.searches.on(API_KEY),
+            self.expensive.level(API_KEY).cost(SEARCH),
+            self.searches.level(API_KEY),
         ];
         let decision = RateLimiter::until_all_ready(levels, MAX_WAIT).await?;
         Ok(told(&decision))

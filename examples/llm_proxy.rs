@@ -185,8 +185,8 @@ async fn rate_limit(
     Tenant(tenant): Tenant,
 ) -> Result<Json<KeyStatus>, Rejection> {
     let key = key::header(TENANT).plain().of(&tenant);
-    let tokens = proxy.tokens.on(&key).quotas(proxy.plans.of(&tenant));
-    let levels = [tokens.share("interactive"), proxy.budget.on(&key)];
+    let tokens = proxy.tokens.level(&key).quotas(proxy.plans.of(&tenant));
+    let levels = [tokens.share("interactive"), proxy.budget.level(&key)];
     let status = RateLimiter::peek_all(levels).await?;
     Ok(Json(status))
 }

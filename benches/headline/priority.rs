@@ -157,7 +157,7 @@ async fn measure(way: Way, usual: Duration, end: Duration) -> Calls {
 
 /// One request. It holds its slot, if it takes one, for as long as it is served.
 async fn ask(limiter: RateLimiter, share: &str, has_slots: bool) -> Answer {
-    let check = [limiter.on(Key::global()).share(share)];
+    let check = [limiter.level(Key::global()).share(share)];
     if !has_slots {
         let decision = RateLimiter::check_all(check).await.expect("Redis answers");
         return match decision.is_allowed() {

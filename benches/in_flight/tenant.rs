@@ -61,7 +61,10 @@ struct Tenant {
 
 impl Decide for Tenant {
     async fn decide(&self, key: usize) -> bool {
-        let levels = [self.user.on(&self.users[key]), self.tenant.on(&self.acme)];
+        let levels = [
+            self.user.level(&self.users[key]),
+            self.tenant.level(&self.acme),
+        ];
         if self.takes_slots {
             let acquired = RateLimiter::try_acquire_all(levels).await;
             return matches!(acquired.expect("Redis answers"), Acquired::Permit(_));

@@ -67,11 +67,11 @@ pub(crate) fn reported_index<'a>(levels: impl Iterator<Item = LevelDecision<'a>>
 /// let user = RateLimiter::new(store.clone(), Quota::per_minute(60)).name("user");
 /// let tenant = RateLimiter::new(store, Quota::per_minute(1)).name("tenant");
 ///
-/// let first = RateLimiter::check_all([user.on("ada"), tenant.on("acme")]).await?;
+/// let first = RateLimiter::check_all([user.level("ada"), tenant.level("acme")]).await?;
 /// assert!(first.is_allowed());
 ///
 /// // The tenant refuses. The user is not charged.
-/// let second = RateLimiter::check_all([user.on("bob"), tenant.on("acme")]).await?;
+/// let second = RateLimiter::check_all([user.level("bob"), tenant.level("acme")]).await?;
 /// let refusing: Vec<_> = second.levels().filter(|level| !level.is_allowed()).collect();
 /// assert_eq!(refusing.len(), 1);
 /// assert_eq!(refusing[0].limiter(), "tenant");
@@ -150,7 +150,7 @@ impl<'a> LevelDecision<'a> {
     /// let user = RateLimiter::new(store.clone(), Quota::per_minute(60)).name("user");
     /// let service = RateLimiter::new(store, Quota::per_second(20_000)).name("service");
     ///
-    /// let levels = [user.on("ada"), service.on(Key::global()).hidden()];
+    /// let levels = [user.level("ada"), service.level(Key::global()).hidden()];
     /// let decision = RateLimiter::check_all(levels).await?;
     /// let visible = decision.levels().filter(|level| !level.is_hidden());
     /// assert!(visible.map(|level| level.limiter()).eq(["user"]));

@@ -4,9 +4,9 @@ use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::time::Duration;
 
+use super::asked_level::AskedLevel;
 use super::automatic_blocks::BlockCounts;
 use super::key_status::{BlockReason, KeyStatus};
-use super::level::Level;
 use super::limiter::{LimiterInner, RateLimiter};
 use crate::decision::{Holding, holder_for};
 use crate::error::{Error, ErrorKind};
@@ -140,7 +140,7 @@ impl Admin {
         let Self { limiter, quotas } = self;
         let key = key.into_key();
         limiter.0.store.refresh_blocks().await?;
-        let mut level = Level::new(limiter, &key, 0);
+        let mut level = AskedLevel::new(limiter, &key, 0);
         level.set_plan(quotas.clone());
         let decision = level.look().await?;
         let list = limiter.0.store.block_list();

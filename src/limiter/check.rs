@@ -4,10 +4,10 @@ use std::future::Future;
 use std::ops::ControlFlow;
 use std::time::Duration;
 
+use super::asked_level::{AskedLevel, AskedLevels};
 use super::checked::{Checked, DecidedCheck, FailedCheck, record};
 use super::decision::Decision;
 use super::in_flight::SlotsOfCheck;
-use super::level::{Level, Levels};
 use super::level_check::{LevelCheck, levels};
 use super::limiter::RateLimiter;
 use super::line::Place;
@@ -47,14 +47,15 @@ impl RateLimiter {
     ///   default, or [`SortedSetLog`](crate::Algorithm::SortedSetLog));
     /// - if the store fails, unless [`on_failure`](Self::on_failure) set a policy that decides.
     pub async fn check_n(&self, key: impl IntoKey, cost: u32) -> Result<Decision, Error> {
-        let level = Level::new(self, key, cost);
-        let check = PendingCheck::within_limits(Levels::from_buf([level]));
+        let level = AskedLevel::new(self, key, cost);
+        let check = PendingCheck::within_limits(AskedLevels::from_buf([level]));
         record_and_decide(check.start().await)
     }
 
     /// Returns a level for [`check_all`](Self::check_all): this limiter, a key, and a cost of 1.
-    pub fn on(&self, key: impl IntoKey) -> LevelCheck<'_> {
-        LevelCheck::new(Level::new(self, key, 1))
+    #[doc(alias("on"))]
+    pub fn level(&self, key: impl IntoKey) -> LevelCheck<'_> {
+        LevelCheck::new(AskedLevel::new(self, key, 1))
     }
 
     /// Checks several keys together: charges each level if all of them admit their cost, and else none.
@@ -101,12 +102,12 @@ impl RateLimiter {
     /// let tenant = RateLimiter::new(store.clone(), Quota::per_minute(1_000)).name("tenant");
     /// let service = RateLimiter::new(store, Quota::per_second(20_000)).name("service");
     ///
-    /// let levels = [user.on("ada"), tenant.on("acme").cost(900), service.on(Key::global())];
+    /// let levels = [user.level("ada"), tenant.level("acme").cost(900), service.level(Key::global())];
     /// let decision = RateLimiter::check_all(levels).await?;
     /// assert!(decision.is_allowed());
     ///
     /// // The tenant has 100 units left, so the user is not charged either.
-    /// let levels = [user.on("bob"), tenant.on("acme").cost(900), service.on(Key::global())];
+    /// let levels = [user.level("bob"), tenant.level("acme").cost(900), service.level(Key::global())];
     /// let decision = RateLimiter::check_all(levels).await?;
     /// assert!(!decision.is_allowed());
     /// assert_eq!(decision.limit(), 1_000);
@@ -135,7 +136,7 @@ impl RateLimiter {
     /// Returns an error if the store fails, unless [`on_failure`](Self::on_failure) set a policy that
     /// decides.
     pub async fn peek(&self, key: impl IntoKey) -> Result<Decision, Error> {
-        let level = Level::new(self, key, 0);
+        let level = AskedLevel::new(self, key, 0);
         level.look().await
     }
 
@@ -210,7 +211,7 @@ impl RateLimiter {
         cost: u32,
         max_wait: Duration,
     ) -> Result<Decision, Error> {
-        Self::until_all_ready([self.on(key).cost(cost)], max_wait).await
+        Self::until_all_ready([self.level(key).cost(cost)], max_wait).await
     }
 
     /// Waits until every level admits its cost, then charges all of them.
@@ -239,7 +240,7 @@ impl RateLimiter {
     /// let user = RateLimiter::new(store.clone(), Quota::per_minute(60)).name("user");
     /// let service = RateLimiter::new(store, short).name("service");
     /// for name in ["ada", "bob"] {
-    ///     let levels = [user.on(name), service.on(Key::global())];
+    ///     let levels = [user.level(name), service.level(Key::global())];
     ///     let decision = RateLimiter::until_all_ready(levels, Duration::from_secs(5)).await?;
     ///     assert!(decision.is_allowed());
     /// }
@@ -258,7 +259,7 @@ impl RateLimiter {
     }
 }
 
-impl Level {
+impl AskedLevel {
     pub(super) async fn look(self) -> Result<Decision, Error> {
         match PendingCheck::look(self).start().await {
             Ok(decided) => Ok(decided.decision),

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
+use super::asked_level::{AskedLevel, AskedLevels, CheckKind};
 use super::decision::Decision;
 use super::in_flight::{HeldSlots, SlotsOfCheck};
-use super::level::{CheckKind, Level, Levels};
 use super::limiter::RateLimiter;
 use super::line::WhyTooLate;
 use super::pending_check::PendingCheck;
@@ -30,7 +30,7 @@ pub(crate) struct FailedCheck {
     pub(crate) error: Error,
     /// The places of the levels that failed. The first level if the check as a whole is wrong.
     pub(crate) failed: Vec<usize>,
-    pub(super) levels: Levels,
+    pub(super) levels: AskedLevels,
     pub(super) kind: CheckKind,
 }
 
@@ -74,18 +74,18 @@ impl FailedCheck {
         self.levels
             .iter()
             .filter(|level| self.failed.contains(&level.record().place))
-            .map(Level::limiter)
+            .map(AskedLevel::limiter)
     }
 
     pub(super) fn ask_again(self) -> PendingCheck {
-        let records = self.levels.into_iter().map(Level::into_owned);
+        let records = self.levels.into_iter().map(AskedLevel::into_owned);
         ask_again(records, self.kind)
     }
 }
 
 fn ask_again(records: impl IntoIterator<Item = Arc<OwnedRecord>>, kind: CheckKind) -> PendingCheck {
     PendingCheck {
-        levels: records.into_iter().map(Level::again).collect(),
+        levels: records.into_iter().map(AskedLevel::again).collect(),
         kind,
         slots: None,
     }
@@ -129,14 +129,14 @@ mod tests {
         Failure,
     }
 
-    fn levels(store: &TestStore) -> Levels {
+    fn levels(store: &TestStore) -> AskedLevels {
         let users = RateLimiter::new(store.clone(), Quota::per_hour(50)).name("user");
         let tenants = RateLimiter::new(store.clone(), Quota::per_hour(90)).name("tenant");
         let plan = Quotas::from([
             Quota::per_hour(10).shares([Share::of("batch").at_most(4)]),
             Quota::in_flight(9),
         ]);
-        let mut user = Level::with(&users, "ada", 1_000, |record| {
+        let mut user = AskedLevel::with(&users, "ada", 1_000, |record| {
             record.unclamped_cost = Some(1_000);
             record.share = Some(ShareId::of("batch"));
             record.slots = 2;
@@ -144,8 +144,8 @@ mod tests {
             record.is_hidden = true;
         });
         user.set_plan(plan);
-        let tenant = Level::with(&tenants, "acme", 3, |record| record.place = 4);
-        Levels::from_iter([user, tenant])
+        let tenant = AskedLevel::with(&tenants, "acme", 3, |record| record.place = 4);
+        AskedLevels::from_iter([user, tenant])
     }
 
     fn asked(check: &PendingCheck) -> Vec<String> {

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use super::asked_level::{AskedLevel, LevelState};
 use super::checked::CheckError;
 use super::failure_policy::FailureAction;
-use super::level::{Level, LevelState};
 use super::limiter::{LimiterInner, RateLimiter};
 use super::pending_check::PendingCheck;
 use crate::decision::Answers;
@@ -27,7 +27,7 @@ impl RateLimiter {
     }
 }
 
-impl Level {
+impl AskedLevel {
     /// Limiters of a store without a circuit breaker of its own have counts of their own.
     fn falls_back_with(&self, limiter: &RateLimiter) -> bool {
         let store = &self.limiter().0.store;
@@ -137,7 +137,7 @@ impl PendingCheck {
         let together = falling_with(&self.levels, limiter);
         match &mut self.slots {
             None => {
-                let checks: SmallVec<[_; 4]> = together.map(Level::check).collect();
+                let checks: SmallVec<[_; 4]> = together.map(AskedLevel::check).collect();
                 store.check_fallback(&checks)
             }
             Some(slots) => {
@@ -167,7 +167,10 @@ impl PendingCheck {
     }
 }
 
-fn falling_with<'a>(levels: &'a [Level], limiter: &RateLimiter) -> impl Iterator<Item = &'a Level> {
+fn falling_with<'a>(
+    levels: &'a [AskedLevel],
+    limiter: &RateLimiter,
+) -> impl Iterator<Item = &'a AskedLevel> {
     levels
         .iter()
         .filter(move |level| level.falls_back_with(limiter))
@@ -178,7 +181,7 @@ fn falling_with<'a>(levels: &'a [Level], limiter: &RateLimiter) -> impl Iterator
 struct Closed(Option<CheckError>);
 
 impl Closed {
-    fn add(&mut self, level: &Level, error: &Error) {
+    fn add(&mut self, level: &AskedLevel, error: &Error) {
         if error.is_store_failure() {
             level.record_failure(error, FailureAction::Closed);
         }
@@ -188,7 +191,7 @@ impl Closed {
         }
     }
 
-    fn add_falling(&mut self, level: &Level) {
+    fn add_falling(&mut self, level: &AskedLevel) {
         if let LevelState::FallsBack(error) = &level.state {
             self.add(level, error);
         }

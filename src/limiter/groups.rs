@@ -13,8 +13,8 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::task::JoinError;
 
+use super::asked_level::{AskedLevel, LevelState};
 use super::checked::{CheckError, Checked};
-use super::level::{Level, LevelState};
 use super::pending_check::{PendingCheck, asked};
 use crate::decision::Answers;
 use crate::error::{Code, Error};
@@ -87,14 +87,14 @@ impl PendingCheck {
         } else {
             Duration::MAX
         };
-        self.change_state(Level::is_to_ask, || LevelState::InLaterGroup);
+        self.change_state(AskedLevel::is_to_ask, || LevelState::InLaterGroup);
         while self.next_group() {
             match self.ask(max_age).await {
-                Ok(true) => self.change_state(Level::is_to_ask, || LevelState::Charged),
+                Ok(true) => self.change_state(AskedLevel::is_to_ask, || LevelState::Charged),
                 Ok(false) => return Ok(false),
                 // The store has just found out that the levels are in several groups, and has decided nothing.
                 Err(error) if self.is_divided(&error) => {
-                    self.change_state(Level::is_to_ask, || LevelState::InLaterGroup);
+                    self.change_state(AskedLevel::is_to_ask, || LevelState::InLaterGroup);
                     max_age = MAX_AGE_IN_SEVERAL_GROUPS;
                 }
                 Err(error) => {
@@ -131,7 +131,11 @@ impl PendingCheck {
         true
     }
 
-    fn change_state(&mut self, is_such: impl Fn(&Level) -> bool, state: impl Fn() -> LevelState) {
+    fn change_state(
+        &mut self,
+        is_such: impl Fn(&AskedLevel) -> bool,
+        state: impl Fn() -> LevelState,
+    ) {
         for level in self.levels.iter_mut().filter(|level| is_such(level)) {
             level.state = state();
         }
@@ -139,7 +143,7 @@ impl PendingCheck {
 
     fn remembered_refusals(&self) -> Option<Answers> {
         let first = self.levels.first()?;
-        let checks: Vec<_> = asked(&self.levels).map(Level::check).collect();
+        let checks: Vec<_> = asked(&self.levels).map(AskedLevel::check).collect();
         first.limiter().0.store.repeat_refusals(&checks)
     }
 }

@@ -3,8 +3,8 @@
 use std::future::Future;
 use std::time::Duration;
 
+use super::asked_level::AskedLevel;
 use super::decision::DecisionView;
-use super::level::Level;
 use super::level_check::{LevelCheck, levels};
 use super::limiter::RateLimiter;
 use crate::decision::Holding;
@@ -17,7 +17,7 @@ impl RateLimiter {
     /// Use it to show customers their own limits: with the feature `serde`, the [status](KeyStatus) serializes to what they may
     /// see. A request through a layer cannot do this, because it takes a slot even at a cost of 0.
     ///
-    /// The levels are those of the request: [`on`](Self::on), with the quotas of a plan and the share, but the cost does not
+    /// The levels are those of the request: [`level`](Self::level), with the quotas of a plan and the share, but the cost does not
     /// matter. All are read at the same time, on Redis mostly in one round trip. Each is read on its own, so that a level
     /// without units left does not keep the others from being read.
     ///
@@ -39,7 +39,7 @@ impl RateLimiter {
     /// let tenant = RateLimiter::new(store, [Quota::per_day(10_000), Quota::in_flight(4)]).name("tenant");
     /// user.check_n("ada", 3).await?;
     ///
-    /// let status = RateLimiter::peek_all([user.on("ada"), tenant.on("acme")]).await?;
+    /// let status = RateLimiter::peek_all([user.level("ada"), tenant.level("acme")]).await?;
     /// let left = status.view.quotas().map(|quota| quota.remaining());
     /// assert!(left.eq([57, 10_000, 4]));
     /// # Ok::<(), tollgate::Error>(())
@@ -72,7 +72,7 @@ impl RateLimiter {
 }
 
 /// The second value is how long the key of the level is blocked.
-async fn peek(mut level: Level) -> Result<(DecisionView, Option<Duration>), Error> {
+async fn peek(mut level: AskedLevel) -> Result<(DecisionView, Option<Duration>), Error> {
     level.record_mut().cost = 0;
     let blocked = level.limiter().blocked_for(level.subject());
     let decision = level.look().await?;
@@ -115,7 +115,7 @@ pub enum BlockReason {
 /// let tokens = RateLimiter::new(store.clone(), [Quota::per_day(50_000), Quota::in_flight(4)]).name("tokens");
 /// let service = RateLimiter::new(store, Quota::per_second(20_000)).name("service");
 ///
-/// let levels = [tokens.on("acme"), service.on(Key::global()).hidden()];
+/// let levels = [tokens.level("acme"), service.level(Key::global()).hidden()];
 /// let status = RateLimiter::peek_all(levels).await?;
 /// assert_eq!(serde_json::to_value(&status).unwrap(), json!({
 ///     "quotas": [

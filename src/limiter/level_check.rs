@@ -3,13 +3,13 @@
 use std::fmt;
 use std::marker::PhantomData;
 
-use super::level::{Level, Levels};
+use super::asked_level::{AskedLevel, AskedLevels};
 use super::limiter::RateLimiter;
 use crate::quota::{IntoQuotas, ShareId};
 
 /// One level of a check of several keys: a limiter, a key and a cost.
 ///
-/// [`RateLimiter::on`] creates it, and [`RateLimiter::check_all`] takes it.
+/// [`RateLimiter::level`] creates it, and [`RateLimiter::check_all`] takes it.
 ///
 /// # Examples
 ///
@@ -23,19 +23,19 @@ use crate::quota::{IntoQuotas, ShareId};
 ///
 /// // The plan of this tenant allows more than the limiter's own quota.
 /// let gold = Quota::per_minute(10_000);
-/// let levels = [user.on("ada"), tenant.on("acme").cost(900).quotas(gold)];
+/// let levels = [user.level("ada"), tenant.level("acme").cost(900).quotas(gold)];
 /// assert!(RateLimiter::check_all(levels).await?.is_allowed());
 /// # Ok::<(), tollgate::Error>(())
 /// # }).unwrap();
 /// ```
 #[must_use = "a level does nothing unless it is checked"]
 pub struct LevelCheck<'a> {
-    level: Level,
+    level: AskedLevel,
     limiter: PhantomData<&'a RateLimiter>,
 }
 
 /// Notes in each level its place in the call.
-pub(super) fn levels<'a>(checks: impl IntoIterator<Item = LevelCheck<'a>>) -> Levels {
+pub(super) fn levels<'a>(checks: impl IntoIterator<Item = LevelCheck<'a>>) -> AskedLevels {
     checks
         .into_iter()
         .enumerate()
@@ -47,7 +47,7 @@ pub(super) fn levels<'a>(checks: impl IntoIterator<Item = LevelCheck<'a>>) -> Le
 }
 
 impl LevelCheck<'_> {
-    pub(super) fn new(level: Level) -> Self {
+    pub(super) fn new(level: AskedLevel) -> Self {
         let limiter = PhantomData;
         Self { level, limiter }
     }
@@ -86,7 +86,7 @@ impl LevelCheck<'_> {
     /// let user = RateLimiter::new(store.clone(), Quota::per_minute(60)).name("user");
     /// let service = RateLimiter::new(store, Quota::per_second(5)).name("service");
     ///
-    /// let levels = [user.on("ada"), service.on(Key::global()).hidden()];
+    /// let levels = [user.level("ada"), service.level(Key::global()).hidden()];
     /// let decision = RateLimiter::check_all(levels).await?;
     /// assert_eq!(decision.limit(), 5);
     ///
@@ -113,7 +113,7 @@ impl LevelCheck<'_> {
     /// let quota = Quota::per_minute(100).shares([Share::of("batch").at_most(40)]);
     /// let jobs = RateLimiter::new(MemoryStore::new(), quota).name("jobs");
     ///
-    /// let decision = RateLimiter::check_all([jobs.on("ada").share("batch")]).await?;
+    /// let decision = RateLimiter::check_all([jobs.level("ada").share("batch")]).await?;
     /// assert_eq!(decision.remaining(), 39);
     /// # Ok::<(), tollgate::Error>(())
     /// # }).unwrap();

@@ -3,6 +3,7 @@
 //! This module uses `store` and the modules below it. It does not know HTTP.
 
 mod admin;
+mod asked_level;
 mod automatic_blocks;
 mod check;
 mod checked;
@@ -14,7 +15,6 @@ mod groups;
 mod in_flight;
 mod key_status;
 mod lease;
-mod level;
 mod level_check;
 mod limiter;
 mod line;
@@ -28,6 +28,7 @@ mod settle;
 mod wait;
 
 pub use admin::Admin;
+pub(crate) use asked_level::{AskedLevel, AskedLevels};
 pub(crate) use checked::{Checked, DecidedCheck, FailedCheck};
 pub(crate) use decision::TakenLevel;
 pub use decision::{Decision, DecisionView};
@@ -35,7 +36,6 @@ pub use failure_policy::FailurePolicy;
 pub(crate) use in_flight::HeldSlots;
 pub use in_flight::{Acquired, Permit};
 pub use key_status::{BlockReason, KeyStatus};
-pub(crate) use level::{Level as AskedLevel, Levels as AskedLevels};
 pub use level_check::LevelCheck;
 pub use limiter::RateLimiter;
 pub(crate) use line::Place;

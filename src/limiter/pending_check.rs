@@ -18,10 +18,10 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
+use super::asked_level::{AskedLevel, AskedLevels, CheckKind, LevelState, NextStep};
 use super::checked::{CheckError, Checked, DecidedCheck, FailedCheck};
 use super::decision::{Decision, Records};
 use super::in_flight::SlotsOfCheck;
-use super::level::{CheckKind, Level, LevelState, Levels, NextStep};
 use super::line::{Place, TooLate, Want, WhyTooLate};
 use crate::decision::{Answer, Answers};
 use crate::error::{Error, ErrorKind, polled_after_completion};
@@ -31,7 +31,7 @@ use crate::telemetry::PermitMeter;
 /// A check that is not decided yet. To [start](Self::start) it takes it: a repeat is a new check, by what the attempt has
 /// brought.
 pub(crate) struct PendingCheck {
-    pub(crate) levels: Levels,
+    pub(crate) levels: AskedLevels,
     pub(super) kind: CheckKind,
     /// `None` if the check takes no slots.
     pub(super) slots: Option<Box<SlotsOfCheck>>,
@@ -66,8 +66,8 @@ pub(crate) struct AskedStore {
 
 impl PendingCheck {
     #[inline]
-    pub(crate) fn new(mut levels: Levels) -> Self {
-        levels.iter_mut().for_each(Level::fit_cost);
+    pub(crate) fn new(mut levels: AskedLevels) -> Self {
+        levels.iter_mut().for_each(AskedLevel::fit_cost);
         Self {
             levels,
             kind: CheckKind::Charge,
@@ -76,25 +76,25 @@ impl PendingCheck {
     }
 
     #[inline]
-    pub(super) fn within_limits(levels: Levels) -> Self {
+    pub(super) fn within_limits(levels: AskedLevels) -> Self {
         let mut check = Self::new(levels);
         check.kind = CheckKind::ChargeWithinLimits;
         check
     }
 
-    pub(super) fn look(level: Level) -> Self {
-        let mut check = Self::new(Levels::from_buf([level]));
+    pub(super) fn look(level: AskedLevel) -> Self {
+        let mut check = Self::new(AskedLevels::from_buf([level]));
         check.kind = CheckKind::Look;
         check
     }
 
     #[inline]
     pub(crate) fn has_slots(&self) -> bool {
-        self.levels.iter().any(Level::takes_slots)
+        self.levels.iter().any(AskedLevel::takes_slots)
     }
 
     pub(crate) fn wants(&self) -> impl Iterator<Item = Want> {
-        self.levels.iter().map(Level::want)
+        self.levels.iter().map(AskedLevel::want)
     }
 
     #[cold]
@@ -153,7 +153,7 @@ impl PendingCheck {
             NextStep::LookHere => {
                 self.apply_policies()?;
                 self.take_leases();
-                if !self.levels.iter().any(Level::is_to_ask) {
+                if !self.levels.iter().any(AskedLevel::is_to_ask) {
                     self.fall_back_alone()?;
                     return Ok(None);
                 }
@@ -290,7 +290,7 @@ impl PendingCheck {
 
     /// Returns whether levels are decided one after the other: what was charged returns if a later step refuses.
     fn takes_turns(&self) -> bool {
-        self.levels.iter().any(Level::falls_back) || self.are_in_groups()
+        self.levels.iter().any(AskedLevel::falls_back) || self.are_in_groups()
     }
 
     /// Returns whether the store has failed because it has found out that the levels to ask are in several groups. It has
@@ -325,7 +325,7 @@ impl PendingCheck {
             // Without a vector: a check is large.
             [level] => level.limiter().0.store.ask(&[level.check()], sent),
             [first, ..] => {
-                let checks: Vec<_> = asked(&self.levels).map(Level::check).collect();
+                let checks: Vec<_> = asked(&self.levels).map(AskedLevel::check).collect();
                 first.limiter().0.store.ask(&checks, sent)
             }
             [] => StoreFuture::ready(Ok(Answers::default())),
@@ -345,14 +345,14 @@ impl PendingCheck {
             .map(|lease| lease.duration)
             .min();
         let max_age = shortest_lease.map_or(max_age, |lease| max_age.min(lease));
-        let checks: SmallVec<[_; 1]> = asked(&self.levels).map(Level::check).collect();
+        let checks: SmallVec<[_; 1]> = asked(&self.levels).map(AskedLevel::check).collect();
         let store = &first.limiter().0.store;
         store.remember(&checks, sent, answers, max_age);
     }
 
     #[inline]
     fn asks_for_slots(&self) -> bool {
-        self.slots.is_some() && asked(&self.levels).any(Level::takes_slots)
+        self.slots.is_some() && asked(&self.levels).any(AskedLevel::takes_slots)
     }
 
     #[inline]
@@ -404,14 +404,17 @@ impl PendingCheck {
     }
 
     pub(super) fn refunds(&mut self) -> Vec<StoreFuture<()>> {
-        self.levels.iter_mut().filter_map(Level::withdraw).collect()
+        self.levels
+            .iter_mut()
+            .filter_map(AskedLevel::withdraw)
+            .collect()
     }
 
     /// Decides by the answers. A level that was not asked admits nothing.
     #[inline]
     pub(super) fn decide(mut self) -> DecidedCheck {
         if self.kind == CheckKind::Look {
-            self.levels.iter_mut().for_each(Level::look_for_unit);
+            self.levels.iter_mut().for_each(AskedLevel::look_for_unit);
         }
         let is_admitted = self.levels.iter().all(|level| level.owned().is_admitted());
         self.end(is_admitted, None)
@@ -456,7 +459,7 @@ impl PendingCheck {
 
     pub(super) fn asked_anew(&self) -> Self {
         Self {
-            levels: self.levels.iter().map(Level::asked_anew).collect(),
+            levels: self.levels.iter().map(AskedLevel::asked_anew).collect(),
             kind: self.kind,
             slots: None,
         }
@@ -469,7 +472,7 @@ impl PendingCheck {
     }
 
     pub(super) fn are_in_groups(&self) -> bool {
-        let mut groups = asked(&self.levels).map(Level::group);
+        let mut groups = asked(&self.levels).map(AskedLevel::group);
         let first = groups.next();
         groups.any(|group| Some(group) != first)
     }
@@ -515,7 +518,7 @@ impl Future for StartedCheck {
 }
 
 /// Fails if the store cannot decide these levels together.
-fn verify_pair(one: &Level, other: &Level) -> Result<(), Error> {
+fn verify_pair(one: &AskedLevel, other: &AskedLevel) -> Result<(), Error> {
     let facts = &one.limiter().0.facts;
     let others = &other.limiter().0.facts;
     if facts.id.store != others.id.store {
@@ -537,7 +540,7 @@ fn verify_pair(one: &Level, other: &Level) -> Result<(), Error> {
     Ok(())
 }
 
-pub(super) fn asked(levels: &[Level]) -> impl Iterator<Item = &Level> {
+pub(super) fn asked(levels: &[AskedLevel]) -> impl Iterator<Item = &AskedLevel> {
     levels.iter().filter(|level| level.is_to_ask())
 }
 
@@ -571,7 +574,9 @@ mod tests {
         {
             for named in 0..limiters.len() {
                 let key = u64::try_from(10 * key + named).unwrap();
-                let levels = limiters.iter().map(|limiter| Level::new(limiter, key, 1));
+                let levels = limiters
+                    .iter()
+                    .map(|limiter| AskedLevel::new(limiter, key, 1));
                 let mut check = PendingCheck::new(levels.collect());
                 check.slots = Some(Box::new(SlotsOfCheck::new(None)));
                 match known {

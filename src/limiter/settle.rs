@@ -62,7 +62,7 @@ impl Decision {
     /// let account = RateLimiter::new(store.clone(), Quota::per_hour(5)).name("account");
     /// let address = RateLimiter::new(store, Quota::per_minute(20)).name("address");
     ///
-    /// let levels = [account.on("ada"), address.on("192.0.2.1")];
+    /// let levels = [account.level("ada"), address.level("192.0.2.1")];
     /// let decision = RateLimiter::check_all(levels).await?;
     /// // The password was right, so the login is free.
     /// decision.settle(0).await?;
@@ -97,7 +97,7 @@ impl Decision {
     /// let tokens = RateLimiter::new(store, Quota::per_minute(10_000)).name("tokens");
     ///
     /// // One request, and 1 000 tokens reserved for it. It used 640.
-    /// let levels = [requests.on("ada"), tokens.on("ada").cost(1_000)];
+    /// let levels = [requests.level("ada"), tokens.level("ada").cost(1_000)];
     /// let mut decision = RateLimiter::check_all(levels).await?;
     /// decision.settle_level(&tokens, 640).await?;
     /// assert_eq!(tokens.peek("ada").await?.used(), 640);

@@ -562,7 +562,7 @@ impl Quota {
     /// assert_eq!((others.is_allowed(), others.remaining()), (true, 0));
     /// assert!(!limiter.check("ada").await?.is_allowed());
     ///
-    /// let critical = RateLimiter::check_all([limiter.on("ada").share("critical")]).await?;
+    /// let critical = RateLimiter::check_all([limiter.level("ada").share("critical")]).await?;
     /// assert_eq!((critical.is_allowed(), critical.remaining()), (true, 1));
     /// # Ok::<(), tollgate::Error>(())
     /// # }).unwrap();

@@ -96,7 +96,7 @@ async fn a_blocked_key_is_told_when_its_block_has_ended_and_its_quotas_admit_it(
         let limiter = RateLimiter::new(store.clone(), Quota::per_minute(1))
             .block_after(BlockRule::refusals(3).block_for(block));
         let limiter = limiter.name(format!("{block:?}"));
-        let tree = [limiter.on("ada")];
+        let tree = [limiter.level("ada")];
         assert!(limiter.check("ada").await.expect("a decision").is_allowed());
         clock.advance(10 * SECOND);
         let _ = refused_until_blocked(&limiter, "ada").await;
@@ -146,13 +146,13 @@ async fn a_wait_in_vain_for_the_slot_of_a_tenant_blocks_no_user() {
     let tenant = tenant.max_wait(wait);
     let _held = tenant.acquire("acme").await.expect("a permit");
     for _ in 0..4 {
-        let levels = [user.on("ada"), tenant.on("acme")];
+        let levels = [user.level("ada"), tenant.level("acme")];
         let error = RateLimiter::acquire_all(levels).await.expect_err("no slot");
         assert_eq!(error.kind(), ErrorKind::MaxWait);
         assert!(error.to_string().contains("\"tenant\""), "{error}");
         assert_eq!(reason(&user, "ada").await, None);
     }
-    let levels = [user.on("ada"), blocked_tenant.on("acme")];
+    let levels = [user.level("ada"), blocked_tenant.level("acme")];
     let error = RateLimiter::acquire_all(levels).await.expect_err("no slot");
     assert_eq!(error.kind(), ErrorKind::MaxWait);
     assert_eq!(reason(&user, "ada").await, None);
@@ -252,7 +252,7 @@ async fn the_key_of_each_level_that_refused_is_blocked_and_no_other() {
     // The same without HTTP.
     let (user, tenant) = (limiter("user of jobs", 9), limiter("tenant of jobs", 1));
     for _ in 0..2 {
-        let levels = [user.on("ada"), tenant.on("acme")];
+        let levels = [user.level("ada"), tenant.level("acme")];
         let _ = RateLimiter::check_all(levels).await.expect("a decision");
     }
     assert_eq!(reason(&user, "ada").await, None);

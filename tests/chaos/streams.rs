@@ -326,7 +326,7 @@ fn slots_return_within_one_lease_of_a_step_back_though_every_message_is_refused(
         let runtime = tokio::runtime::Runtime::new().unwrap();
         return runtime.block_on(async {
             let gone = process(&url);
-            let levels = [gone.on("ada").slots(2)];
+            let levels = [gone.level("ada").slots(2)];
             let _permit = RateLimiter::acquire_all(levels).await.unwrap();
             std::future::pending::<()>().await;
         });

@@ -102,7 +102,7 @@ async fn a_share_that_gets_nothing_refuses_a_cost_of_0_and_others_admit_it_above
             RateLimiter::new(Arc::clone(&store), quota).name("shares")
         };
         let ask = async |limiter: &RateLimiter, share: &str, cost: u32| {
-            let level = limiter.on("ada").share(share).cost(cost);
+            let level = limiter.level("ada").share(share).cost(cost);
             RateLimiter::check_all([level]).await.unwrap()
         };
         let limiter = of(9);
@@ -158,14 +158,14 @@ async fn a_level_of_cost_0_above_its_limit_lets_the_others_be_charged() {
                 (limiter("tenant", 4), true),
                 (limiter("tenant", 0), false),
             ] {
-                let levels = [user.on("ada").cost(1), tenants.on("acme").cost(0)];
+                let levels = [user.level("ada").cost(1), tenants.level("acme").cost(0)];
                 let decision = RateLimiter::check_all(levels).await.unwrap();
                 assert_eq!(decision.is_allowed(), passes, "{decision:?}");
             }
             assert_eq!(user.peek("ada").await.unwrap().used(), 2);
             assert_eq!(tenant.peek("acme").await.unwrap().used(), 10);
             // And refuse, without the other level.
-            let levels = [user.on("ada").cost(4), tenant.on("acme").cost(0)];
+            let levels = [user.level("ada").cost(4), tenant.level("acme").cost(0)];
             let refused = RateLimiter::check_all(levels).await.unwrap();
             let admits: Vec<_> = refused.levels().map(|level| level.is_allowed()).collect();
             assert_eq!(admits, [false, true]);
@@ -276,7 +276,7 @@ async fn a_look_at_several_keys_and_at_slots_says_whether_the_next_request_would
         };
         let user = limiter("user", vec![Quota::per_hour(5)]);
         let streams = limiter("streams", vec![Quota::per_hour(9), Quota::in_flight(1)]);
-        let levels = || [user.on("ada"), streams.on("acme")];
+        let levels = || [user.level("ada"), streams.level("acme")];
         let status = RateLimiter::peek_all(levels()).await.unwrap();
         assert!(status.view.is_allowed());
         let Acquired::Permit(permit) = streams.try_acquire("acme").await.unwrap() else {

@@ -274,7 +274,10 @@ impl Tried {
     /// Checks both keys, and compares all numbers. Returns the wait of a refused cost.
     fn check(&mut self, cost: u32) -> Option<u64> {
         let [user, tenant] = &self.limiters;
-        let levels = [user.on("ada").cost(cost), tenant.on("acme").cost(cost)];
+        let levels = [
+            user.level("ada").cost(cost),
+            tenant.level("acme").cost(cost),
+        ];
         let decision = block_on(RateLimiter::check_all(levels)).unwrap();
         let (now, cost) = (self.clock.now_micros(), u64::from(cost));
         let mut counts: Vec<_> = self.counts.iter_mut().flatten().collect();

@@ -263,7 +263,7 @@ impl Pair {
     fn check(&mut self, plan: usize, share: &'static str, cost: u32) -> Result<Outcome, ErrorKind> {
         let Both(limiters) = self.limiters(plan);
         let [in_memory, in_redis] = limiters.each_ref().map(|limiter| {
-            let level = limiter.on(KEY).cost(cost).share(share);
+            let level = limiter.level(KEY).cost(cost).share(share);
             self.runtime.block_on(RateLimiter::check_all([level]))
         });
         let (said, context) = (
@@ -652,7 +652,7 @@ async fn hammer(limiter: &RateLimiter, key: &str) -> u32 {
         tokio::spawn(async move {
             let mut admitted = 0;
             for check in 0..6 {
-                let level = limiter.on(&*key).cost(1 + check % 2);
+                let level = limiter.level(&*key).cost(1 + check % 2);
                 let level = if task % 2 == 0 {
                     level.share("busy")
                 } else {
@@ -692,12 +692,12 @@ fn threads_never_exceed_the_limit_and_an_idle_share_gets_its_reserve_at_once() {
                 let admitted = hammer(&limiter, &key).await;
                 // Whatever came first: a cost of 2 may leave one unit.
                 assert!((29..=30).contains(&admitted), "{admitted}");
-                let idle = limiter.on(&*key).cost(10).share("idle");
+                let idle = limiter.level(&*key).cost(10).share("idle");
                 assert!(
                     RateLimiter::check_all([idle]).await.unwrap().is_allowed(),
                     "{run}"
                 );
-                let refused = RateLimiter::check_all([limiter.on(&*key).cost(2)]).await;
+                let refused = RateLimiter::check_all([limiter.level(&*key).cost(2)]).await;
                 assert!(!refused.unwrap().is_allowed());
             }
         }
@@ -736,7 +736,7 @@ fn processes_never_exceed_the_limit_and_an_idle_share_gets_its_reserve_at_once()
     for (run, admitted) in admitted.into_iter().enumerate() {
         assert!((29..=30).contains(&admitted), "{admitted} in run {run}");
         let key = run.to_string();
-        let idle = limiter.on(&*key).cost(10).share("idle");
+        let idle = limiter.level(&*key).cost(10).share("idle");
         let idle = runtime.block_on(RateLimiter::check_all([idle]));
         assert!(idle.unwrap().is_allowed(), "{run}");
     }
@@ -751,7 +751,7 @@ async fn a_refused_share_is_remembered_apart_from_the_others() {
             .deadline(Duration::from_secs(10)),
     );
     let check = |share: &'static str, cost| {
-        let level = limiter.on(KEY).cost(cost).share(share);
+        let level = limiter.level(KEY).cost(cost).share(share);
         async { RateLimiter::check_all([level]).await.unwrap() }
     };
     assert!(check("busy", 25).await.is_allowed());
@@ -780,7 +780,7 @@ async fn what_is_given_back_belongs_to_the_share_that_was_charged() {
         ),
     ] {
         let check = |share: &'static str, cost| {
-            let level = limiter.on(KEY).cost(cost).share(share);
+            let level = limiter.level(KEY).cost(cost).share(share);
             async { RateLimiter::check_all([level]).await.unwrap() }
         };
         let mut busy = check("busy", 20).await;
@@ -815,7 +815,7 @@ async fn a_log_has_a_column_for_each_share_that_was_charged_and_callers_without_
     let shares = contended(store.clone());
     let plain = RateLimiter::new(store.clone(), Quota::per_minute(40));
     let check = |share: &'static str| {
-        let level = shares.on(KEY).share(share);
+        let level = shares.level(KEY).share(share);
         async { RateLimiter::check_all([level]).await.unwrap() }
     };
     let mut sizes = Vec::new();
@@ -850,7 +850,7 @@ fn columns_without_units_go_with_the_next_trim_so_that_the_log_is_a_plain_one_ag
     let plain = RateLimiter::new(time.redis.clone(), Quota::new(10, WINDOW));
     let runtime = runtime();
     let _ = runtime
-        .block_on(RateLimiter::check_all([shares.on(KEY).share("a")]))
+        .block_on(RateLimiter::check_all([shares.level(KEY).share("a")]))
         .unwrap();
     assert_eq!(stored(&server)[12], b's');
     for _ in 0..4 {
@@ -871,7 +871,7 @@ fn a_share_without_a_column_is_counted_as_none_until_another_column_has_no_units
         let name = format!("share-{share}");
         let quota = Quota::new(150, WINDOW).shares([Share::of(&name).at_most(2)]);
         let limiter = RateLimiter::new(store, quota);
-        let level = limiter.on(KEY).cost(cost).share(name);
+        let level = limiter.level(KEY).cost(cost).share(name);
         runtime.block_on(RateLimiter::check_all([level])).unwrap()
     };
     let stores: [Arc<dyn Store>; 2] = [
@@ -951,7 +951,7 @@ async fn a_store_reads_the_share_and_the_lease_of_checks_and_adjustments() {
 
     let shares = [Share::of("batch").at_most(400)];
     let jobs = RateLimiter::new(noting(), Quota::per_minute(1_000).shares(shares));
-    let check = |share| RateLimiter::check_all([jobs.on(KEY).cost(9).share(share)]);
+    let check = |share| RateLimiter::check_all([jobs.level(KEY).cost(9).share(share)]);
     let mut decision = check("batch").await.unwrap();
     decision.refund(2).await.unwrap();
     // More than was charged: a charge.
@@ -963,7 +963,7 @@ async fn a_store_reads_the_share_and_the_lease_of_checks_and_adjustments() {
     // At most a tenth of the shortest window, of the limiter's quotas or of a plan.
     let minute = Quota::per_minute(1_000);
     let leased = RateLimiter::new(noting(), minute.clone()).lease(10 * Duration::from_secs(1));
-    let plan = leased.on(KEY).quotas([minute, Quota::per_second(50)]);
+    let plan = leased.level(KEY).quotas([minute, Quota::per_second(50)]);
     let mut decision = RateLimiter::check_all([plan]).await.unwrap();
     decision.refund(1).await.unwrap();
     assert_eq!(told(), vec![(None, Duration::from_millis(100)); 2]);
@@ -985,7 +985,7 @@ async fn another_limiter_of_a_name_settles_a_charge_with_the_share_and_the_lease
     let lease = Duration::from_secs(2);
     let limiter = |name| RateLimiter::new(Arc::clone(&store), Quota::per_minute(100)).name(name);
     let (user, tenant) = (limiter("user").lease(lease), limiter("tenant"));
-    let levels = [user.on(KEY).cost(5), tenant.on(KEY).cost(5)];
+    let levels = [user.level(KEY).cost(5), tenant.level(KEY).cost(5)];
     let decision = RateLimiter::check_all(levels).await.unwrap();
     decision.settle(7).await.unwrap();
     let told = std::mem::take(&mut *requests.lock().unwrap());

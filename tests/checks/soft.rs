@@ -158,7 +158,10 @@ async fn levels_and_checks_of_one_call_leave_a_large_cost_out_of_their_soft_logs
             };
             let (user, tenant) = (named("user"), named("tenant"));
             let check = |user_key: &'static str, cost| {
-                RateLimiter::check_all([user.on(user_key).cost(cost), tenant.on("acme").cost(cost)])
+                RateLimiter::check_all([
+                    user.level(user_key).cost(cost),
+                    tenant.level("acme").cost(cost),
+                ])
             };
             // The first call is under way while the others wait for the next one.
             let checks = ["ada", "bob", "ada", "bob", "ada"].map(|key| check(key, 150_000));
@@ -445,7 +448,7 @@ async fn a_soft_quota_may_have_shares() {
                 (Some("critical"), 2, 9, true),
                 (Some("critical"), 1, 10, false),
             ] {
-                let level = limiter.on("ada").cost(cost);
+                let level = limiter.level("ada").cost(cost);
                 let level = match share {
                     Some(share) => level.share(share),
                     None => level,

@@ -384,7 +384,7 @@ async fn a_call_that_waits_for_one_key_keeps_nobody_from_its_other_keys() {
         let waiting = {
             let (user, slow) = (user.clone(), slow.clone());
             tokio::spawn(async move {
-                let levels = [user.on("ada"), slow.on("acme")];
+                let levels = [user.level("ada"), slow.level("acme")];
                 RateLimiter::until_all_ready(levels, 2 * 60 * PATIENCE).await
             })
         };
@@ -429,7 +429,7 @@ async fn a_call_that_is_behind_others_for_one_key_does_not_stop_the_line_of_anot
     sleep(50 * MILLI).await;
     let both = [fast.clone(), slow.clone()];
     waiting.spawn(async move {
-        let levels = [both[0].on("ada"), both[1].on("acme")];
+        let levels = [both[0].level("ada"), both[1].level("acme")];
         RateLimiter::until_all_ready(levels, hours).await.map(drop)
     });
     let served: u32 = callers.join_all().await.into_iter().sum();
@@ -451,9 +451,9 @@ async fn calls_for_several_keys_are_served_and_never_wait_for_each_other() {
             callers.spawn(async move {
                 for turn in 0..4 {
                     let (first, second) = ((caller + turn) % 3, (caller + 2 * turn + 1) % 3);
-                    let mut levels = vec![limiters[first].on("k")];
+                    let mut levels = vec![limiters[first].level("k")];
                     if second != first {
-                        levels.push(limiters[second].on("k"));
+                        levels.push(limiters[second].level("k"));
                     }
                     let decision = RateLimiter::until_all_ready(levels, PATIENCE)
                         .await

@@ -131,7 +131,7 @@ async fn the_neighbours_of_a_dead_master_are_decided_by_redis() {
 
     // Levels are asked node by node, each by its own breaker.
     let all = async |keys: [&String; 2]| {
-        RateLimiter::check_all(keys.map(|key| limiter.on(key.as_str()))).await
+        RateLimiter::check_all(keys.map(|key| limiter.level(key.as_str()))).await
     };
     let (mut together, mut with_lost) = (Tally::default(), Tally::default());
     for (index, neighbour) in neighbours.iter().enumerate().skip(1) {

@@ -61,7 +61,7 @@ async fn a_store_learns_of_slots_from_few_refused_calls_or_is_told_and_needs_non
         for (store, used) in [(store.fork(), 1), (store, 2)] {
             let limiter = RateLimiter::new(store, Quota::per_hour(9));
             assert_eq!(check_all(&limiter).await, [used; 100]);
-            let levels = [limiter.on("key:0"), limiter.on("key:1")];
+            let levels = [limiter.level("key:0"), limiter.level("key:1")];
             assert!(RateLimiter::check_all(levels).await.unwrap().is_allowed());
             for key in ["key:0", "key:1"] {
                 limiter.reset(key).await.unwrap();
@@ -316,7 +316,7 @@ mod of_six {
         for master in 0..3 {
             let key = key_on(&cluster, master);
             let checked = async |share: &str| {
-                let level = rate.on(key.as_str()).share(share);
+                let level = rate.level(key.as_str()).share(share);
                 RateLimiter::check_all([level]).await.unwrap().is_allowed()
             };
             let mut permits = Vec::new();
@@ -330,7 +330,7 @@ mod of_six {
             for expected in [2, 4] {
                 let share = if expected == 2 { "" } else { "critical" };
                 while let Acquired::Permit(permit) =
-                    RateLimiter::try_acquire_all([slots.on(key.as_str()).share(share)])
+                    RateLimiter::try_acquire_all([slots.level(key.as_str()).share(share)])
                         .await
                         .unwrap()
                 {

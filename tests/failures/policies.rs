@@ -206,7 +206,7 @@ async fn replicas_leave_one_unit_to_a_bounded_share() {
 
 /// Checks for a share, with a permit if there are slots. `None` if the check is refused.
 async fn admitted_as(limiter: &RateLimiter, share: &str) -> Option<Option<Permit>> {
-    let level = [limiter.on("ada").share(share)];
+    let level = [limiter.level("ada").share(share)];
     if limiter
         .quotas()
         .iter()

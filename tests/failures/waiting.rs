@@ -36,7 +36,7 @@ async fn wait_both_ways(
     max_wait: Duration,
 ) -> [Result<Decision, Error>; 2] {
     let one = limiter.until_ready("ada", 1, max_wait).await;
-    let levels = [limiter.on("ada"), other.on(Key::global())];
+    let levels = [limiter.level("ada"), other.level(Key::global())];
     [one, RateLimiter::until_all_ready(levels, max_wait).await]
 }
 
@@ -92,7 +92,7 @@ async fn a_wait_goes_on_after_errors_that_pass() {
 
         store.fail_next(3, kind);
         let other = waiting(&store).name("other");
-        let levels = [limiter.on("ada"), other.on(Key::global())];
+        let levels = [limiter.level("ada"), other.level(Key::global())];
         let begin = Instant::now();
         let decision = RateLimiter::until_all_ready(levels, HOUR).await.unwrap();
         assert!(decision.is_allowed());
@@ -192,7 +192,7 @@ async fn after_max_wait_the_last_error_tells_the_time_that_was_waited() {
     );
 
     let other = waiting(&store).name("other");
-    let levels = [limiter.on("ada"), other.on(Key::global())];
+    let levels = [limiter.level("ada"), other.level(Key::global())];
     let begin = Instant::now();
     let error = RateLimiter::until_all_ready(levels, 2 * SECOND).await;
     assert_eq!(begin.elapsed().as_millis(), 2_000);
@@ -264,7 +264,7 @@ async fn levels_wait_if_each_one_that_failed_waits() {
     let tenant = limiter(&store).name("tenant");
     let wait = async |tenant: &RateLimiter| {
         store.fail_next(1, ErrorKind::Full);
-        let levels = [user.on("ada"), tenant.on("acme")];
+        let levels = [user.level("ada"), tenant.level("acme")];
         RateLimiter::until_all_ready(levels, HOUR).await
     };
     assert_eq!(wait(&tenant).await.unwrap_err().kind(), ErrorKind::Full);
@@ -376,7 +376,7 @@ async fn workers_survive_a_redis_that_hangs_and_one_that_is_restarted() {
                 if worker % 2 == 0 {
                     return waiting.until_ready("ada", 1, 60 * SECOND).await;
                 }
-                RateLimiter::until_all_ready([waiting.on("ada")], 60 * SECOND).await
+                RateLimiter::until_all_ready([waiting.level("ada")], 60 * SECOND).await
             })
         });
         join_all(workers.collect::<Vec<_>>())

@@ -368,7 +368,7 @@ async fn a_handler_hides_a_level_of_its_own_check() {
         capacity(&store),
     );
     let check = || {
-        let levels = [user.on("ada"), capacity.on(Key::global()).hidden()];
+        let levels = [user.level("ada"), capacity.level(Key::global()).hidden()];
         RateLimiter::check_all(levels)
     };
     let headers = Headers::x_ratelimit().delta_reset();

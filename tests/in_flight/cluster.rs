@@ -36,7 +36,7 @@ fn process(cluster: &Cluster) -> [RateLimiter; 2] {
 }
 
 async fn take([user, tenant]: &[RateLimiter; 2], name: &str) -> Option<Permit> {
-    let levels = [user.on(name), tenant.on("acme")];
+    let levels = [user.level(name), tenant.level("acme")];
     match RateLimiter::try_acquire_all(levels).await.unwrap() {
         Acquired::Permit(permit) => Some(permit),
         Acquired::Refused(_) => None,
@@ -83,7 +83,7 @@ async fn a_later_refusal_gives_back_the_slots_of_earlier_levels() {
     ];
     let waiting = tokio::spawn({
         let [user, tenant] = one.clone();
-        async move { RateLimiter::acquire_all([user.on("erin"), tenant.on("acme")]).await }
+        async move { RateLimiter::acquire_all([user.level("erin"), tenant.level("acme")]).await }
     });
     tokio::time::sleep(Duration::from_millis(100)).await;
     assert!(!waiting.is_finished());
@@ -96,7 +96,7 @@ async fn a_later_refusal_gives_back_the_slots_of_earlier_levels() {
 
     // A caller that goes away while its levels are asked in turn leaves nothing.
     for micros in 0..60 {
-        let levels = [user.on("frank"), tenant.on("acme")];
+        let levels = [user.level("frank"), tenant.level("acme")];
         let wait = Duration::from_micros(micros * 40);
         let taken = tokio::time::timeout(wait, RateLimiter::try_acquire_all(levels)).await;
         drop(taken);
@@ -122,7 +122,7 @@ async fn who_gives_up_a_wait_for_a_later_level_holds_nothing() {
     // The level of the tenant is asked first for some of them.
     let names: Vec<_> = (0..8).map(|number| format!("user-{number}")).collect();
     for name in &names {
-        let levels = [user.on(name.as_str()), tenant.on("acme")];
+        let levels = [user.level(name.as_str()), tenant.level("acme")];
         let waited =
             tokio::time::timeout(Duration::from_millis(100), RateLimiter::acquire_all(levels));
         assert!(waited.await.is_err());
@@ -149,7 +149,7 @@ async fn checks_that_wait_for_levels_in_another_order_do_not_wait_for_each_other
                 let [first, second] =
                     [task + round, task / 2 + 2 * round + 1].map(|at| keys[at % 4]);
                 if first != second {
-                    let levels = [limiter.on(first), limiter.on(second)];
+                    let levels = [limiter.level(first), limiter.level(second)];
                     let permit = RateLimiter::acquire_all(levels).await.unwrap();
                     tokio::time::sleep(Duration::from_micros(300)).await;
                     drop(permit);
@@ -180,7 +180,7 @@ async fn the_longest_wait_is_that_for_all_levels_together() {
             held.push((key, limiter.acquire(key).await.unwrap()));
         }
         let began = Instant::now();
-        let levels = keys.map(|key| limiter.on(key));
+        let levels = keys.map(|key| limiter.level(key));
         let (waited, ()) = tokio::join!(RateLimiter::acquire_all(levels), async {
             tokio::time::sleep(Duration::from_millis(800)).await;
             held.retain(|(key, _)| *key != released);
@@ -204,7 +204,7 @@ async fn a_level_of_rates_alone_in_another_slot_is_asked_and_waited_for() {
     let rate = RateLimiter::new(store, Quota::per_second(2)).name("rate");
     // One of the levels is asked first for some of them.
     for user in (0..8).map(|number| format!("user-{number}")) {
-        let levels = || [slots.on(&user), rate.on("acme")];
+        let levels = || [slots.level(&user), rate.level("acme")];
         let ended = tokio::time::timeout(Duration::from_secs(10), async {
             let first = RateLimiter::acquire_all(levels()).await.unwrap();
             until_used(&slots, &user, &[1]).await;

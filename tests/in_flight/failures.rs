@@ -190,10 +190,10 @@ async fn fall_back_has_its_share_of_the_slots_and_of_the_rates() {
 async fn more_slots_than_the_share_wait_for_the_store() {
     let policy = FailurePolicy::fall_back().replicas(3);
     let (limiter, _store) = failing(policy, Quota::in_flight(7));
-    let levels = [limiter.on("ada").slots(3)];
+    let levels = [limiter.level("ada").slots(3)];
     let error = RateLimiter::try_acquire_all(levels).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
-    let levels = [limiter.on("ada").slots(8)];
+    let levels = [limiter.level("ada").slots(8)];
     let error = RateLimiter::try_acquire_all(levels).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::CostExceedsLimit);
 }

@@ -39,7 +39,7 @@ async fn wait_among_others(limiters: [&RateLimiter; 2], slots: u32, keys: [&'sta
     let mut held = Vec::new();
     for (limiter, key) in levels() {
         let all = limiter
-            .on(key)
+            .level(key)
             .slots(limiter.quotas().iter().map(Quota::limit).sum());
         held.push(RateLimiter::acquire_all([all]).await.unwrap());
     }
@@ -57,8 +57,8 @@ async fn wait_among_others(limiters: [&RateLimiter; 2], slots: u32, keys: [&'sta
     let large = limiters.map(RateLimiter::clone);
     tasks.spawn(async move {
         let levels = [
-            large[0].on(keys[0]).slots(slots),
-            large[1].on(keys[1]).slots(slots),
+            large[0].level(keys[0]).slots(slots),
+            large[1].level(keys[1]).slots(slots),
         ];
         let permit = RateLimiter::acquire_all(levels).await.unwrap();
         sender.send(true).unwrap();
@@ -108,7 +108,7 @@ async fn waiting_calls_get_permits_in_the_order_of_their_arrival() {
         for number in 0..20 {
             let (limiter, order) = (limiter.clone(), Arc::clone(&order));
             tasks.spawn(async move {
-                let slots = limiter.on("ada").slots(1 + number % 2);
+                let slots = limiter.level("ada").slots(1 + number % 2);
                 let permit = RateLimiter::acquire_all([slots]).await.unwrap();
                 order.lock().unwrap().push(number);
                 drop(permit);
@@ -165,7 +165,7 @@ async fn a_call_that_does_not_wait_gets_no_slot_that_others_wait_for() {
         let held = limiter.acquire("ada").await.unwrap();
         let waiting = tokio::spawn({
             let limiter = limiter.clone();
-            async move { RateLimiter::acquire_all([limiter.on("ada").slots(2)]).await }
+            async move { RateLimiter::acquire_all([limiter.level("ada").slots(2)]).await }
         });
         // A slot is free. The other call stands in line when it was refused.
         let until_refused = async {

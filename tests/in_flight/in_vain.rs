@@ -51,7 +51,7 @@ impl First {
     }
 
     fn check(self, limiter: &RateLimiter) -> LevelCheck<'_> {
-        let check = limiter.on("ada");
+        let check = limiter.level("ada");
         match self {
             Self::EmptyPlan => check.quotas(Vec::<Quota>::new()),
             Self::WithoutQuotas | Self::WithRoom => check,
@@ -64,7 +64,7 @@ async fn attempts(first: First, limiter: &RateLimiter, jobs: &RateLimiter) -> (u
     let mut admitted = 0;
     let mut errors = Vec::new();
     for _ in 0..ATTEMPTS {
-        match RateLimiter::acquire_all([first.check(limiter), jobs.on("acme")]).await {
+        match RateLimiter::acquire_all([first.check(limiter), jobs.level("acme")]).await {
             Ok(_) => admitted += 1,
             Err(error) => errors.push(error),
         }
@@ -175,11 +175,11 @@ async fn a_call_in_two_lines_is_refused_by_the_level_without_room() {
                 limiter.name(name).max_wait(PATIENCE)
             };
             let [full, free] = ["full", "free"].map(limiter);
-            let all = RateLimiter::acquire_all([full.on("ada").slots(2)]).await;
+            let all = RateLimiter::acquire_all([full.level("ada").slots(2)]).await;
             let one = free.acquire("ada").await.unwrap();
             let limiters = order.map(|name| limiter(name).max_wait(500 * MILLI));
             let both = tokio::spawn(async move {
-                let levels = limiters.each_ref().map(|limiter| limiter.on("ada"));
+                let levels = limiters.each_ref().map(|limiter| limiter.level("ada"));
                 RateLimiter::acquire_all(levels).await.map(drop)
             });
             sleep(50 * MILLI).await;
@@ -195,7 +195,7 @@ async fn a_call_in_two_lines_is_refused_by_the_level_without_room() {
 /// Acquires some slots in a task.
 fn later(limiter: &RateLimiter, slots: u32) -> JoinHandle<Result<Permit, Error>> {
     let limiter = limiter.clone();
-    tokio::spawn(async move { RateLimiter::acquire_all([limiter.on("ada").slots(slots)]).await })
+    tokio::spawn(async move { RateLimiter::acquire_all([limiter.level("ada").slots(slots)]).await })
 }
 
 #[tokio::test]

@@ -31,7 +31,7 @@ async fn leave_at_any_point(limiter: RateLimiter, tenant: RateLimiter, task: u32
         };
         let slots = 1 + seed % 2;
         let call = async {
-            let of_user = limiter.on(name.as_str());
+            let of_user = limiter.level(name.as_str());
             match seed % 3 {
                 0 => drop(
                     RateLimiter::acquire_all([of_user.slots(slots)])
@@ -39,7 +39,7 @@ async fn leave_at_any_point(limiter: RateLimiter, tenant: RateLimiter, task: u32
                         .unwrap(),
                 ),
                 _ => {
-                    let levels = [of_user, tenant.on("acme").slots(slots)];
+                    let levels = [of_user, tenant.level("acme").slots(slots)];
                     let permit = RateLimiter::acquire_all(levels).await.unwrap();
                     sleep(Duration::from_micros(200)).await;
                     drop(permit);
@@ -74,7 +74,8 @@ async fn calls_that_leave_at_any_point_keep_nobody_waiting() {
         let keys = (0..USERS).map(user).map(|name| (&limiter, name));
         for (limiter, key) in keys.chain([(&tenant, "acme".to_owned())]) {
             let all = async {
-                let take = || RateLimiter::try_acquire_all([limiter.on(key.as_str()).slots(SLOTS)]);
+                let take =
+                    || RateLimiter::try_acquire_all([limiter.level(key.as_str()).slots(SLOTS)]);
                 while let Acquired::Refused(_) = take().await.unwrap() {
                     sleep(Duration::from_millis(5)).await;
                 }

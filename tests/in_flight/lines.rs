@@ -34,7 +34,7 @@ fn stores(server: &RedisServer) -> [Arc<dyn Store>; 2] {
 fn acquire_later(limiters: &[&RateLimiter]) -> JoinHandle<Result<Permit, Error>> {
     let limiters: Vec<_> = limiters.iter().map(|limiter| (*limiter).clone()).collect();
     tokio::spawn(async move {
-        RateLimiter::acquire_all(limiters.iter().map(|limiter| limiter.on("k"))).await
+        RateLimiter::acquire_all(limiters.iter().map(|limiter| limiter.level("k"))).await
     })
 }
 
@@ -212,7 +212,7 @@ async fn served(tenant: &RateLimiter, shared: &RateLimiter, time: Duration) -> u
         let (tenant, shared, served) = (tenant.clone(), shared.clone(), Arc::clone(&served));
         calls.spawn(async move {
             loop {
-                let levels = [tenant.on("busy"), shared.on("all")];
+                let levels = [tenant.level("busy"), shared.level("all")];
                 let permit = RateLimiter::acquire_all(levels).await.unwrap();
                 sleep(10 * MILLI).await;
                 drop(permit);
@@ -252,7 +252,7 @@ async fn a_tenant_at_its_own_limit_stops_no_other_one_at_the_level_that_they_sha
             for _ in 0..8 {
                 let (tenant, shared) = (tenant.clone(), shared.clone());
                 waiting.spawn(async move {
-                    let levels = [tenant.on("full"), shared.on("all")];
+                    let levels = [tenant.level("full"), shared.level("all")];
                     RateLimiter::acquire_all(levels).await.map(drop)
                 });
             }

@@ -105,7 +105,7 @@ async fn a_refusal_of_several_slots_refuses_no_check_of_fewer() {
     let server = RedisServer::start();
     let [one, other] = [(); 2].map(|()| process(&server, Quota::in_flight(3)));
     let _held = taken(&other, "ada").await.unwrap();
-    let three = || RateLimiter::try_acquire_all([one.on("ada").slots(3)]);
+    let three = || RateLimiter::try_acquire_all([one.level("ada").slots(3)]);
     // A call may take longer than the refusal is remembered.
     loop {
         let Acquired::Refused(decision) = three().await.unwrap() else {
@@ -115,7 +115,7 @@ async fn a_refusal_of_several_slots_refuses_no_check_of_fewer() {
             break;
         }
     }
-    let two = RateLimiter::try_acquire_all([one.on("ada").slots(2)]);
+    let two = RateLimiter::try_acquire_all([one.level("ada").slots(2)]);
     assert!(matches!(two.await.unwrap(), Acquired::Permit(_)));
 }
 
@@ -162,7 +162,7 @@ async fn who_waits_for_a_rate_keeps_nobody_from_a_slot() {
     let tenant = RateLimiter::new(store, Quota::in_flight(1)).name("tenant");
     let acquire = |name: &'static str| {
         let (user, tenant) = (user.clone(), tenant.clone());
-        async move { RateLimiter::acquire_all([user.on(name), tenant.on("acme")]).await }
+        async move { RateLimiter::acquire_all([user.level(name), tenant.level("acme")]).await }
     };
     drop(acquire("ada").await.unwrap());
     let waiting = tokio::spawn(acquire("ada"));

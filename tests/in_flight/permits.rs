@@ -82,10 +82,10 @@ async fn a_check_that_would_hold_nothing_is_an_error() {
 #[tokio::test]
 async fn more_slots_than_the_limit_are_an_error() {
     let limiter = of(2);
-    let levels = [limiter.on("ada").slots(3)];
+    let levels = [limiter.level("ada").slots(3)];
     let error: Error = RateLimiter::acquire_all(levels).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::CostExceedsLimit);
-    let permit = RateLimiter::acquire_all([limiter.on("ada").slots(2)])
+    let permit = RateLimiter::acquire_all([limiter.level("ada").slots(2)])
         .await
         .unwrap();
     assert_eq!(used(&limiter, "ada").await, 2);
@@ -193,7 +193,7 @@ async fn levels_hold_their_slots_together() {
     let user = RateLimiter::new(store.clone(), Quota::in_flight(2)).name("user");
     let tenant = RateLimiter::new(store, Quota::in_flight(3)).name("tenant");
     let take = async |name: &str| {
-        let levels = [user.on(name), tenant.on("acme")];
+        let levels = [user.level(name), tenant.level("acme")];
         RateLimiter::try_acquire_all(levels).await.unwrap()
     };
     let mut permits = Vec::new();
@@ -221,7 +221,7 @@ async fn a_full_store_takes_slots_back_if_another_key_of_the_check_has_no_room()
     let tenant = RateLimiter::new(store, Quota::in_flight(3)).name("tenant");
     let permit = user.acquire("ada").await.unwrap();
     for _ in 0..3 {
-        let levels = [user.on("ada"), tenant.on("acme")];
+        let levels = [user.level("ada"), tenant.level("acme")];
         let error = RateLimiter::try_acquire_all(levels).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Full);
         assert_eq!(used(&user, "ada").await, 1);

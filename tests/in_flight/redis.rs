@@ -118,7 +118,7 @@ async fn handles_forks_and_limiters_of_one_name_share_the_slots_and_leave_none()
         stores.map(|store| RateLimiter::new(store, Quota::in_flight(LIMIT)).name("jobs"));
     // What one of them holds is full for all others.
     for holder in &limiters {
-        let levels = [holder.on("ada").slots(LIMIT)];
+        let levels = [holder.level("ada").slots(LIMIT)];
         let permit = RateLimiter::acquire_all(levels).await.unwrap();
         for limiter in &limiters {
             assert_eq!(used(limiter).await, LIMIT);
@@ -251,7 +251,7 @@ async fn a_call_that_waits_for_a_slot_takes_units_of_a_lease_and_holds_none_whil
     let rate = RateLimiter::new(store.clone(), Quota::per_hour(1_000)).name("rate");
     let rate = rate.lease(Duration::from_secs(1));
     let slots = RateLimiter::new(store, Quota::in_flight(1)).name("slots");
-    let acquire = || RateLimiter::acquire_all([rate.on("ada"), slots.on("ada")]);
+    let acquire = || RateLimiter::acquire_all([rate.level("ada"), slots.level("ada")]);
     // Until this process holds units.
     let mut charged = 0;
     let permit = loop {
@@ -510,7 +510,7 @@ async fn who_waits_asks_every_25_ms_whatever_keys_and_callers_wait() {
             let (user, full) = (user.clone(), full.clone());
             tokio::spawn(async move {
                 let key = (number % 7).to_string();
-                RateLimiter::acquire_all([user.on(key), full.on("ada")]).await
+                RateLimiter::acquire_all([user.level(key), full.level("ada")]).await
             })
         })
         .collect();

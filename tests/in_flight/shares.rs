@@ -37,7 +37,7 @@ fn in_redis(server: &RedisServer) -> RateLimiter {
 }
 
 fn asks(limiter: &RateLimiter, share: usize) -> LevelCheck<'_> {
-    limiter.on("ada").share(SHARES[share].0)
+    limiter.level("ada").share(SHARES[share].0)
 }
 
 /// The rule, word by word, of slots that are held by each share.
@@ -272,7 +272,7 @@ async fn a_slot_that_one_share_gives_back_goes_to_another_one_that_waits() {
 
 /// The permit of a share that takes slots at once. `None` if it is refused.
 async fn taken(limiter: &RateLimiter, share: &str, slots: u32) -> Option<Permit> {
-    let check = limiter.on("ada").share(share).slots(slots);
+    let check = limiter.level("ada").share(share).slots(slots);
     match RateLimiter::try_acquire_all([check]).await.unwrap() {
         Acquired::Permit(permit) => Some(permit),
         Acquired::Refused(_) => None,

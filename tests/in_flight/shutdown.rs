@@ -163,7 +163,7 @@ async fn release_waits_until_the_store_knows_all_slots_of_the_store_that_were_gi
     let tenant = RateLimiter::new(store.clone(), shared()).name("tenant");
     let rate = RateLimiter::new(store, Quota::per_hour(9)).name("rate");
     for limiter in [&user, &tenant, &rate] {
-        let levels = |share| [user.on("ada"), tenant.on("ada").share(share)];
+        let levels = |share| [user.level("ada"), tenant.level("ada").share(share)];
         let permits = [
             RateLimiter::acquire_all(levels("gold")).await.unwrap(),
             RateLimiter::acquire_all(levels("free")).await.unwrap(),

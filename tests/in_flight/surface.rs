@@ -25,7 +25,7 @@ async fn used(limiter: &RateLimiter) -> Vec<u32> {
 #[tokio::test]
 async fn a_check_that_would_hold_nothing_fails_and_charges_nothing() {
     let limiter = RateLimiter::new(MemoryStore::new(), both());
-    let levels = [limiter.on("ada").slots(2)];
+    let levels = [limiter.level("ada").slots(2)];
     for error in [
         limiter.check("ada").await.unwrap_err(),
         limiter.check_n("ada", 3).await.unwrap_err(),
@@ -40,7 +40,7 @@ async fn a_check_that_would_hold_nothing_fails_and_charges_nothing() {
     }
     // With quotas of a plan, too.
     let rates = RateLimiter::new(MemoryStore::new(), Quota::per_hour(9));
-    let levels = [rates.on("ada").quotas(Quota::in_flight(1))];
+    let levels = [rates.level("ada").quotas(Quota::in_flight(1))];
     let error = RateLimiter::check_all(levels).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Misconfigured, "{error}");
     assert_eq!(used(&limiter).await, [0, 0]);
@@ -116,7 +116,7 @@ async fn an_operator_sees_how_many_slots_of_a_key_this_process_holds() {
         let limiter = RateLimiter::new(store, Quota::in_flight(5));
         let peek = async |key: &str| limiter.admin().peek(key).await.unwrap();
         assert!(peek("ada").await.holders.is_empty());
-        let permit = RateLimiter::acquire_all([limiter.on("ada").slots(2)]).await;
+        let permit = RateLimiter::acquire_all([limiter.level("ada").slots(2)]).await;
         let permit = permit.unwrap();
         let status = peek("ada").await;
         let [holder] = status.holders.as_slice() else {

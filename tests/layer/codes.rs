@@ -55,7 +55,7 @@ async fn an_error_of_a_limiter_has_a_code_at_the_end_of_its_text() {
     let down = RateLimiter::new(down, Quota::per_hour(9));
     let in_flight = limiter(Quota::in_flight(5));
     let (one, other) = (limiter(Quota::per_hour(5)), limiter(Quota::per_hour(5)));
-    let together = || RateLimiter::check_all([one.on("ada"), other.on("ada")]);
+    let together = || RateLimiter::check_all([one.level("ada"), other.level("ada")]);
     let mut charged = one.check("ada").await.expect("a decision");
     let log = limiter(Quota::per_hour(1_000_000));
     let mut errors = vec![

@@ -131,7 +131,7 @@ async fn a_cost_above_the_bound_of_its_share_is_told_the_share_and_the_bound() {
         assert_eq!(json["detail"], expected);
 
         let limiter = RateLimiter::new(MemoryStore::new(), [Quota::per_day(5_000), thousand()]);
-        let level = limiter.on("ada").cost(cost).share(share);
+        let level = limiter.level("ada").cost(cost).share(share);
         let error = RateLimiter::check_all([level]).await.unwrap_err();
         let expected = format!(
             "a cost of {cost} never passes a {bound}: lower the cost or change the quota [tollgate::E001]"
@@ -153,7 +153,7 @@ async fn a_cost_above_the_bound_of_its_share_is_told_the_share_and_the_bound() {
 async fn slots_above_the_bound_of_their_share_are_told_the_share_and_the_bound() {
     let quota = Quota::in_flight(5).shares([Share::of("batch").at_most(2)]);
     let limiter = RateLimiter::new(MemoryStore::new(), quota);
-    let level = limiter.on("ada").slots(3).share("batch");
+    let level = limiter.level("ada").slots(3).share("batch");
     let error = RateLimiter::try_acquire_all([level]).await.unwrap_err();
     assert_eq!(
         error.to_string(),

@@ -105,7 +105,10 @@ async fn units_of_a_check_that_is_dropped_before_its_answer_return_to_their_gran
     let leased = RateLimiter::new(store.clone(), Quota::new(10_000, WINDOW)).lease(LEASE);
     let other = RateLimiter::new(store, Quota::per_hour(100)).name("other");
     let (checks, _) = until_leased(&leased, "ada", 10).await;
-    let mut check = Box::pin(RateLimiter::check_all([leased.on("ada"), other.on("ada")]));
+    let mut check = Box::pin(RateLimiter::check_all([
+        leased.level("ada"),
+        other.level("ada"),
+    ]));
     // The unit of the lease is taken. The other level waits for Redis, which cannot answer yet.
     signal(&server, "STOP");
     let polled = check.as_mut().poll(&mut Context::from_waker(Waker::noop()));
@@ -184,7 +187,12 @@ async fn a_level_that_was_held_is_settled_by_its_decision() {
     let service = RateLimiter::new(store.clone(), Quota::new(10_000, WINDOW)).name("service");
     let service = service.lease(LEASE);
     let user = RateLimiter::new(store, Quota::new(100, WINDOW)).name("user");
-    let levels = |cost| [user.on("ada").cost(cost), service.on("all").cost(cost)];
+    let levels = |cost| {
+        [
+            user.level("ada").cost(cost),
+            service.level("all").cost(cost),
+        ]
+    };
     let (mut leased, _) = until_leased(&service, "all", 10).await;
     leased *= 10;
     let mut sources = Vec::new();
@@ -202,7 +210,7 @@ async fn a_level_that_was_held_is_settled_by_its_decision() {
     assert_eq!(used_after_lease(&service, "all").await, leased + 1);
     // After the end of its grant.
     let (checks, _) = until_leased(&service, "bob", 10).await;
-    let levels = [user.on("bob").cost(10), service.on("bob").cost(10)];
+    let levels = [user.level("bob").cost(10), service.level("bob").cost(10)];
     let late = RateLimiter::check_all(levels).await.unwrap();
     let before = used_after_lease(&service, "bob").await;
     assert_eq!(before, (checks + 1) * 10);
@@ -256,7 +264,7 @@ async fn a_level_that_is_held_is_put_back_if_another_one_refuses() {
     let mut admitted = 0;
     let mut sources = Vec::new();
     for name in ["ada", "ada", "bob", "bob", "ada"] {
-        let levels = [user.on(name), service.on("all")];
+        let levels = [user.level(name), service.level("all")];
         let decision = RateLimiter::check_all(levels).await.unwrap();
         admitted += u32::from(decision.is_allowed());
         sources.extend(decision.levels().map(|level| level.source()));

@@ -173,7 +173,7 @@ async fn run(quotas: Vec<Vec<Quota>>, steps: Vec<Step>) {
         let checks = || -> Vec<LevelCheck<'_>> {
             let levels = step.levels.iter();
             levels
-                .map(|(limiter, key, cost)| limiters[*limiter].on(KEYS[*key]).cost(*cost))
+                .map(|(limiter, key, cost)| limiters[*limiter].level(KEYS[*key]).cost(*cost))
                 .collect()
         };
         let now = clock.now_micros();

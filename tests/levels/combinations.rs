@@ -159,7 +159,7 @@ impl Service {
     async fn request(&self, way: Way, share: Option<&'static str>) {
         let work = async || tokio::time::sleep(Duration::from_millis(1)).await;
         let levels = self.limiters.iter().map(|limiter| {
-            let level = limiter.on(Key::global());
+            let level = limiter.level(Key::global());
             match share {
                 Some(share) => level.share(share),
                 None => level,

@@ -112,8 +112,8 @@ async fn slots_of_an_admission_that_its_caller_does_not_take_return() {
     let tree = Tree::new();
     let jobs = RateLimiter::new(tree.store.clone(), Quota::in_flight(1)).name("jobs2");
     let mut check = Box::pin(RateLimiter::acquire_all([
-        tree.user.on("ada"),
-        jobs.on("ada"),
+        tree.user.level("ada"),
+        jobs.level("ada"),
     ]));
     assert!(poll(check.as_mut()).is_pending());
     let until_taken = async {

@@ -34,9 +34,9 @@ impl Tree {
 
     pub(crate) fn levels(&self, cost: u32) -> [LevelCheck<'_>; 3] {
         [
-            self.user.on("ada").cost(cost),
-            self.tenant.on("acme").cost(cost),
-            self.service.on(Key::global()).cost(cost),
+            self.user.level("ada").cost(cost),
+            self.tenant.level("acme").cost(cost),
+            self.service.level(Key::global()).cost(cost),
         ]
     }
 
@@ -55,7 +55,7 @@ async fn groups_are_asked_in_the_order_of_their_first_level_with_one_call_each()
     let tree = Tree::new();
     let plan = tree.user.clone().name("plan1");
     let [user, tenant, service] = tree.levels(2);
-    let levels = [user, tenant, plan.on("gold"), service];
+    let levels = [user, tenant, plan.level("gold"), service];
     assert!(RateLimiter::check_all(levels).await.unwrap().is_allowed());
     let calls = ["check user1+plan1", "check tenant2", "check service3"];
     assert_eq!(tree.store.take_log(), calls);
@@ -167,7 +167,7 @@ async fn within_one_group_a_refusal_is_remembered_as_that_of_one_key() {
     let tree = Tree::new();
     let plan = tree.tenant.clone().name("plan2");
     let _ = tree.tenant.check_n("acme", 10).await.unwrap();
-    let levels = || [tree.tenant.on("acme"), plan.on("gold")];
+    let levels = || [tree.tenant.level("acme"), plan.level("gold")];
     let decision = RateLimiter::check_all(levels()).await.unwrap();
     assert_ne!(decision.source(), Source::RefusalCache);
     tree.store.clock.advance(Duration::from_micros(999_999));
@@ -190,13 +190,13 @@ async fn an_admitting_level_of_a_refused_check_keeps_its_remembered_refusals() {
     let _ = tree.tenant.check_n("acme", 6).await.unwrap();
     let _ = plan.check_n("gold", 10).await.unwrap();
     assert!(!tree.tenant.check_n("acme", 5).await.unwrap().is_allowed());
-    let levels = [tree.tenant.on("acme"), plan.on("gold")];
+    let levels = [tree.tenant.level("acme"), plan.level("gold")];
     let decision = RateLimiter::check_all(levels).await.unwrap();
     assert_eq!(refusing(&decision), ["plan2"]);
     let remembered = tree.tenant.check_n("acme", 5).await.unwrap();
     assert_eq!(remembered.source(), Source::RefusalCache);
     // An admission removes them.
-    let levels = [tree.tenant.on("acme"), plan.on("silver")];
+    let levels = [tree.tenant.level("acme"), plan.level("silver")];
     assert!(RateLimiter::check_all(levels).await.unwrap().is_allowed());
     let asked = tree.tenant.check_n("acme", 5).await.unwrap();
     assert_ne!(asked.source(), Source::RefusalCache);

@@ -146,7 +146,7 @@ async fn the_levels_of_one_lost_group_follow_their_own_policies() {
     let user = limiter("user1", FailurePolicy::fall_back());
     let tenant = limiter("tenant1", FailurePolicy::fall_back());
     let open = limiter("open1", FailurePolicy::open());
-    let levels = |key: &'static str| [user.on(key), tenant.on("acme"), open.on("any")];
+    let levels = |key: &'static str| [user.level(key), tenant.level("acme"), open.level("any")];
     for key in ["ada", "bob"] {
         assert!(
             RateLimiter::check_all(levels(key))
@@ -159,7 +159,7 @@ async fn the_levels_of_one_lost_group_follow_their_own_policies() {
     assert_eq!(refusing(&refused), ["tenant1"]);
     assert_eq!(crate::used(&user, "cem").await, 0);
     let closed = limiter("closed1", FailurePolicy::closed());
-    let levels = [user.on("dan"), closed.on("any")];
+    let levels = [user.level("dan"), closed.level("any")];
     assert!(RateLimiter::check_all(levels).await.is_err());
     assert_eq!(crate::used(&user, "dan").await, 0);
 }
@@ -170,7 +170,7 @@ async fn an_open_circuit_breaker_spares_the_store_until_a_probe_in_the_backgroun
     let limiter =
         |name: &'static str| RateLimiter::new(store.clone(), Quota::per_hour(100)).name(name);
     let (user, tenant) = (limiter("user"), limiter("tenant"));
-    let check = || RateLimiter::check_all([user.on("ada"), tenant.on("acme")]);
+    let check = || RateLimiter::check_all([user.level("ada"), tenant.level("acme")]);
     store.fail_all(ErrorKind::Unavailable);
     for _ in 0..5 {
         check().await.unwrap_err();
@@ -216,7 +216,7 @@ async fn levels_with_fallback_counts_of_their_own_are_charged_together_too() {
         limiter("other", 5),
     );
     for admitted in [true, false, false] {
-        let levels = [user.on("ada"), tenant.on("acme"), other.on("any")];
+        let levels = [user.level("ada"), tenant.level("acme"), other.level("any")];
         let decision = RateLimiter::check_all(levels).await.unwrap();
         assert_eq!(decision.is_allowed(), admitted);
         assert_eq!(decision.source(), Source::Fallback);

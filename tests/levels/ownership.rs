@@ -32,7 +32,10 @@ async fn a_decision_settles_itself_after_its_limiters_and_store_handles_are_gone
     let store = kept.clone();
     let account = RateLimiter::new(store.clone(), Quota::per_hour(50)).name("account");
     let address = RateLimiter::new(store, Quota::per_hour(50)).name("address");
-    let levels = [account.on("ada").cost(5), address.on("192.0.2.1").cost(3)];
+    let levels = [
+        account.level("ada").cost(5),
+        address.level("192.0.2.1").cost(3),
+    ];
     let decision = RateLimiter::check_all(levels).await.unwrap();
     let mut refunded = account.check_n("ada", 7).await.unwrap();
     drop((account, address));

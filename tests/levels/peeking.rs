@@ -38,7 +38,7 @@ async fn all_levels_are_read_without_a_charge_or_a_slot() {
         let Acquired::Permit(permit) = tenant.try_acquire("acme").await.unwrap() else {
             panic!("a slot is free");
         };
-        let levels = [user.on("ada").cost(9), tenant.on("acme").cost(9)];
+        let levels = [user.level("ada").cost(9), tenant.level("acme").cost(9)];
         for _ in 0..3 {
             let status = RateLimiter::peek_all(levels.clone()).await.unwrap();
             assert_eq!(left(&status), [57, 99, 1]);
@@ -72,7 +72,7 @@ async fn a_level_over_its_limit_does_not_keep_the_others_from_being_read() {
         let user = limiter(&store, "user", 20);
         let tenant = limiter(&store, "tenant", 100);
         assert!(tenant.check("acme").await.unwrap().is_allowed());
-        let levels = [user.on("ada"), tenant.on("acme")];
+        let levels = [user.level("ada"), tenant.level("acme")];
         let status = RateLimiter::peek_all(levels).await.unwrap();
         let used: Vec<_> = status.view.quotas().map(|quota| quota.used()).collect();
         assert_eq!((used, left(&status)), (vec![50, 1], vec![0, 99]));
@@ -84,7 +84,7 @@ async fn a_level_is_read_by_its_plan_and_its_share() {
     let store: Arc<dyn Store> = Arc::new(memory());
     let tenant = limiter(&store, "tenant", 10);
     let plan = Quota::per_hour(100).shares([Share::of("batch").at_most(40)]);
-    let level = || tenant.on("acme").quotas(plan.clone());
+    let level = || tenant.level("acme").quotas(plan.clone());
     let levels = [level(), level().share("batch")];
     let status = RateLimiter::peek_all(levels).await.unwrap();
     assert_eq!(left(&status), [100, 40]);
@@ -98,7 +98,7 @@ async fn a_block_is_told_and_changes_no_number() {
         let hour = Duration::from_secs(3_600);
         user.admin().block("ada", hour / 2).await.unwrap();
         tenant.admin().block("acme", hour).await.unwrap();
-        let levels = [user.on("ada"), tenant.on("acme")];
+        let levels = [user.level("ada"), tenant.level("acme")];
         let status = RateLimiter::peek_all(levels).await.unwrap();
         assert_eq!(left(&status), [60, 60]);
         let blocked_for = status.blocked_for.unwrap();
@@ -115,7 +115,7 @@ async fn each_level_follows_the_policy_of_its_limiter_if_the_store_fails() {
     let of = |name, policy| limiter(&store, name, 60).on_failure(policy);
     let falls_back = of("falls-back", FailurePolicy::fall_back());
     let open = of("open", FailurePolicy::open());
-    let levels = [falls_back.on("ada"), open.on("ada")];
+    let levels = [falls_back.level("ada"), open.level("ada")];
     let status = RateLimiter::peek_all(levels).await.unwrap();
     let sources = status.view.levels().map(|level| level.source());
     assert!(sources.eq([Source::Fallback, Source::None]));
@@ -124,7 +124,7 @@ async fn each_level_follows_the_policy_of_its_limiter_if_the_store_fails() {
     assert_eq!(shown["quotas"].as_array().unwrap().len(), 1, "{shown}");
 
     let closed = limiter(&store, "closed", 60);
-    let levels = [falls_back.on("ada"), closed.on("ada")];
+    let levels = [falls_back.level("ada"), closed.level("ada")];
     assert!(RateLimiter::peek_all(levels).await.is_err());
 }
 
@@ -142,7 +142,10 @@ async fn a_customer_sees_numbers_and_neither_keys_holders_reasons_nor_hidden_lev
     let Acquired::Permit(permit) = tokens.try_acquire("acme-key").await.unwrap() else {
         panic!("a slot is free");
     };
-    let levels = [tokens.on("acme-key"), service.on(Key::global()).hidden()];
+    let levels = [
+        tokens.level("acme-key"),
+        service.level(Key::global()).hidden(),
+    ];
     let status = RateLimiter::peek_all(levels).await.unwrap();
     let expected = json!({
         "quotas": [

@@ -36,9 +36,9 @@ impl Tree {
 
     fn levels(&self, user: &str, tenant: &str) -> [LevelCheck<'_>; 3] {
         [
-            self.user.on(user),
-            self.tenant.on(tenant),
-            self.service.on(Key::global()),
+            self.user.level(user),
+            self.tenant.level(tenant),
+            self.service.level(Key::global()),
         ]
     }
 
@@ -123,7 +123,7 @@ async fn read_under_load<T: Send + 'static>(
         let is_done = Arc::clone(&is_done);
         tokio::spawn(async move {
             for user_of_turn in users.iter().cycle() {
-                let levels = [user.on(*user_of_turn), tenant.on("acme")];
+                let levels = [user.level(*user_of_turn), tenant.level("acme")];
                 let checked = RateLimiter::check_all(levels).await.unwrap();
                 assert!(checked.is_allowed());
                 if is_done.load(Ordering::Relaxed) {
@@ -180,7 +180,11 @@ async fn a_check_of_cost_0_in_between_never_sees_one_level_charged_without_the_o
         let (mut before, mut states) = (Vec::new(), 0);
         while states < states_to_see() {
             let levels = looking.iter().flat_map(|[user, tenant]| {
-                [user.on(USERS[0]), user.on(USERS[1]), tenant.on("acme")]
+                [
+                    user.level(USERS[0]),
+                    user.level(USERS[1]),
+                    tenant.level("acme"),
+                ]
             });
             let looks = levels.map(|level| level.cost(0));
             let looked = runtime.block_on(RateLimiter::check_all(looks)).unwrap();
@@ -234,7 +238,7 @@ async fn the_levels_of_one_check_take_one_call() {
 async fn the_levels_of_a_request_are_read_in_one_call() {
     let server = RedisServer::start();
     let tree = Tree::new(&store_on(&server), HOUR);
-    let levels = || [tree.user.on("ada"), tree.tenant.on("acme")];
+    let levels = || [tree.user.level("ada"), tree.tenant.level("acme")];
     assert!(RateLimiter::peek_all(levels()).await.is_ok());
     let mut connection = server.connect();
     forget_calls(&mut connection);

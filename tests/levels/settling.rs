@@ -27,7 +27,7 @@ fn login(store: &(impl Store + Clone)) -> [RateLimiter; 2] {
 }
 
 async fn attempt([account, address]: &[RateLimiter; 2]) -> Decision {
-    let levels = [account.on(ADA[0]), address.on(ADA[1])];
+    let levels = [account.level(ADA[0]), address.level(ADA[1])];
     RateLimiter::check_all(levels).await.unwrap()
 }
 
@@ -77,7 +77,7 @@ async fn settled(
     }
     clock.advance(Duration::from_micros(7));
     let levels = limiters.iter().zip(cases);
-    let levels = levels.map(|(limiter, (_, cost, ..))| limiter.on("ada").cost(*cost));
+    let levels = levels.map(|(limiter, (_, cost, ..))| limiter.level("ada").cost(*cost));
     let mut decision = RateLimiter::check_all(levels).await.unwrap();
     let (level, units) = refunded;
     let level = &limiters[level % limiters.len()];
@@ -138,13 +138,13 @@ async fn levels_of_one_limiter_and_of_plans_are_settled_too() {
     let [account, address] = login(&store);
     let plan = Quota::per_minute(100).with_algorithm(Algorithm::Gcra);
     let levels = [
-        account.on("ada").cost(3),
-        account.on("bob").cost(3),
-        address.on(Key::global()).cost(50).quotas(plan.clone()),
+        account.level("ada").cost(3),
+        account.level("bob").cost(3),
+        address.level(Key::global()).cost(50).quotas(plan.clone()),
     ];
     let decision = RateLimiter::check_all(levels).await.unwrap();
     decision.settle(2).await.unwrap();
-    let look = [address.on(Key::global()).cost(0).quotas(plan)];
+    let look = [address.level(Key::global()).cost(0).quotas(plan)];
     let look = RateLimiter::check_all(look).await.unwrap();
     assert_eq!(
         [
@@ -293,7 +293,7 @@ async fn slots_stay_with_their_permits_while_the_rates_of_a_permit_are_settled()
     let both = both.name("both");
     let rate = RateLimiter::new(store, Quota::per_hour(50)).name("rate");
     let acquire = async || {
-        let levels = [jobs.on("ada"), both.on("ada"), rate.on("ada")];
+        let levels = [jobs.level("ada"), both.level("ada"), rate.level("ada")];
         RateLimiter::acquire_all(levels).await.unwrap()
     };
     let _held = acquire().await;
@@ -316,7 +316,7 @@ async fn slots_stay_with_their_permits_while_the_rates_of_a_permit_are_settled()
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     // Slots that were given back do not stay charged.
-    let levels = [jobs.on("ada"), rate.on("ada")];
+    let levels = [jobs.level("ada"), rate.level("ada")];
     let permit = RateLimiter::acquire_all(levels).await.unwrap();
     permit.into_decision().settle(0).await.unwrap();
     assert_eq!(log::kept(), Vec::<String>::new());

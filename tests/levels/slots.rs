@@ -20,7 +20,7 @@ fn slots(store: &Grouped, name: &str) -> RateLimiter {
 fn acquire_later(limiters: [&RateLimiter; 2]) -> JoinHandle<Result<Permit, Error>> {
     let limiters = limiters.map(RateLimiter::clone);
     tokio::spawn(async move {
-        RateLimiter::acquire_all(limiters.each_ref().map(|limiter| limiter.on("ada"))).await
+        RateLimiter::acquire_all(limiters.each_ref().map(|limiter| limiter.level("ada"))).await
     })
 }
 
@@ -114,7 +114,7 @@ async fn a_call_waits_for_slots_that_several_groups_fall_back_to() {
     });
     store.lose(1);
     store.lose(2);
-    let levels = || [one.on("ada"), other.on("ada")];
+    let levels = || [one.level("ada"), other.level("ada")];
     let held = RateLimiter::acquire_all(levels()).await.unwrap();
     let (waited, ()) = tokio::join!(RateLimiter::acquire_all(levels()), async {
         sleep(Duration::from_millis(200)).await;

@@ -31,7 +31,7 @@ async fn no_level_admits_and_counts_nothing() {
 #[tokio::test]
 async fn one_level_is_checked_as_one_key() {
     let user = limiter(&MemoryStore::new(), "user", 5);
-    let decision = RateLimiter::check_all([user.on("ada").cost(3)])
+    let decision = RateLimiter::check_all([user.level("ada").cost(3)])
         .await
         .unwrap();
     assert_eq!(
@@ -41,11 +41,11 @@ async fn one_level_is_checked_as_one_key() {
     let level = decision.levels().next().unwrap();
     assert_eq!((level.limiter(), level.cost()), ("user", 3));
     assert_eq!(level.key(), &Key::from("ada"));
-    let error = RateLimiter::check_all([user.on("ada").cost(6)])
+    let error = RateLimiter::check_all([user.level("ada").cost(6)])
         .await
         .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::CostExceedsLimit);
-    let plan = [user.on("ada").cost(6).quotas(Quota::per_hour(9))];
+    let plan = [user.level("ada").cost(6).quotas(Quota::per_hour(9))];
     assert!(RateLimiter::check_all(plan).await.unwrap().is_allowed());
 }
 
@@ -55,7 +55,7 @@ async fn each_level_has_its_name_key_cost_and_quotas() {
     let user =
         RateLimiter::new(store.clone(), [Quota::per_hour(5), Quota::per_day(9)]).name("user");
     let tenant = limiter(&store, "tenant", 100);
-    let levels = [user.on("ada"), tenant.on("acme").cost(40)];
+    let levels = [user.level("ada"), tenant.level("acme").cost(40)];
     let decision = RateLimiter::check_all(levels).await.unwrap();
     let quotas: Vec<_> = decision
         .quotas()
@@ -86,7 +86,7 @@ async fn each_level_has_its_name_key_cost_and_quotas() {
 async fn levels_of_different_stores_are_an_error_that_names_them_and_the_remedy() {
     let user = limiter(&MemoryStore::new(), "user", 5).on_failure(FailurePolicy::open());
     let tenant = limiter(&MemoryStore::new(), "tenant", 5).on_failure(FailurePolicy::open());
-    let levels = [user.on("ada"), tenant.on("acme")];
+    let levels = [user.level("ada"), tenant.level("acme")];
     let error = RateLimiter::check_all(levels).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Misconfigured);
     let text = error.to_string();
@@ -111,7 +111,7 @@ async fn two_levels_of_one_count_are_an_error() {
     let user = limiter(&store, "user", 5);
     let again = limiter(&store, "user", 9);
     let other = limiter(&store, "other", 5);
-    let levels = [user.on("ada"), other.on("ada"), again.on("ada")];
+    let levels = [user.level("ada"), other.level("ada"), again.level("ada")];
     let error = RateLimiter::check_all(levels).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Misconfigured);
     assert!(
@@ -120,7 +120,7 @@ async fn two_levels_of_one_count_are_an_error() {
     );
     assert_eq!(used(&other, "ada").await, 0);
     // Two keys of one limiter are two counts.
-    let levels = [user.on("ada"), user.on("bob").cost(2)];
+    let levels = [user.level("ada"), user.level("bob").cost(2)];
     assert!(RateLimiter::check_all(levels).await.unwrap().is_allowed());
     assert_eq!((used(&user, "ada").await, used(&user, "bob").await), (1, 2));
 }
@@ -131,7 +131,7 @@ async fn a_blocked_key_refuses_and_the_others_are_not_asked() {
     let (user, tenant) = (limiter(&store, "user", 5), limiter(&store, "tenant", 5));
     let minute = Duration::from_secs(60);
     tenant.admin().block("acme", minute).await.unwrap();
-    let levels = [user.on("ada"), tenant.on("acme")];
+    let levels = [user.level("ada"), tenant.level("acme")];
     let decision = RateLimiter::check_all(levels).await.unwrap();
     assert_eq!(
         (decision.is_allowed(), decision.source()),
@@ -150,7 +150,7 @@ async fn a_level_without_quotas_admits_without_the_store() {
     let store = TestStore::new();
     let user = RateLimiter::new(store.clone(), Quotas::from([])).name("user");
     let tenant = RateLimiter::new(store.clone(), Quota::per_hour(1)).name("tenant");
-    let levels = || [user.on("ada"), tenant.on("acme")];
+    let levels = || [user.level("ada"), tenant.level("acme")];
     let decision = RateLimiter::check_all(levels()).await.unwrap();
     assert!(decision.is_allowed());
     let held: Vec<_> = decision
@@ -161,7 +161,10 @@ async fn a_level_without_quotas_admits_without_the_store() {
     assert_eq!((decision.limit(), decision.held()), (1, 0));
     assert_eq!(store.take_checks().len(), 1);
     assert!(!RateLimiter::check_all(levels()).await.unwrap().is_allowed());
-    let exempt = [user.on("ada"), tenant.on("acme").quotas(Quotas::from([]))];
+    let exempt = [
+        user.level("ada"),
+        tenant.level("acme").quotas(Quotas::from([])),
+    ];
     assert!(RateLimiter::check_all(exempt).await.unwrap().is_allowed());
 }
 
@@ -170,7 +173,7 @@ async fn each_limiter_refunds_and_settles_its_own_level() {
     let store = MemoryStore::new();
     let requests = limiter(&store, "requests", 10);
     let tokens = limiter(&store, "tokens", 1_000);
-    let levels = || [requests.on("ada"), tokens.on("ada").cost(300)];
+    let levels = || [requests.level("ada"), tokens.level("ada").cost(300)];
     let counted = async || (used(&requests, "ada").await, used(&tokens, "ada").await);
 
     let mut decision = RateLimiter::check_all(levels()).await.unwrap();
@@ -208,7 +211,7 @@ async fn a_refund_takes_at_most_so_many_units_of_each_level() {
     let store = MemoryStore::new();
     let requests = limiter(&store, "requests", 10);
     let tokens = limiter(&store, "tokens", 1_000);
-    let levels = [requests.on("ada"), tokens.on("ada").cost(300)];
+    let levels = [requests.level("ada"), tokens.level("ada").cost(300)];
     let counted = async || (used(&requests, "ada").await, used(&tokens, "ada").await);
     let mut decision = RateLimiter::check_all(levels).await.unwrap();
     decision.refund(100).await.unwrap();
@@ -222,7 +225,7 @@ async fn a_refund_takes_at_most_so_many_units_of_each_level() {
 #[tokio::test]
 async fn two_levels_of_one_limiter_are_settled_one_after_the_other() {
     let user = limiter(&MemoryStore::new(), "user", 10);
-    let levels = [user.on("ada").cost(4), user.on("bob").cost(5)];
+    let levels = [user.level("ada").cost(4), user.level("bob").cost(5)];
     let mut decision = RateLimiter::check_all(levels).await.unwrap();
     decision.settle_level(&user, 1).await.unwrap();
     assert_eq!((used(&user, "ada").await, used(&user, "bob").await), (1, 5));
@@ -238,7 +241,10 @@ async fn a_reused_decision_has_no_level_of_an_earlier_one() {
     let limiters = names.iter().map(|name| user.clone().name(name.as_str()));
     let limiters: Vec<_> = limiters.collect();
     for count in [5, 1, 3, 0, 2, 4, 1, 2] {
-        let levels = limiters.iter().take(count).map(|limiter| limiter.on("ada"));
+        let levels = limiters
+            .iter()
+            .take(count)
+            .map(|limiter| limiter.level("ada"));
         let mut decision = RateLimiter::check_all(levels).await.unwrap();
         let found: Vec<_> = decision
             .levels()
@@ -265,7 +271,7 @@ async fn a_decision_of_fewer_levels_has_none_of_the_decision_before() {
         &["a", "b", "c"],
         &["c", "d"],
     ] {
-        let levels = keys.iter().map(|key| user.on(*key));
+        let levels = keys.iter().map(|key| user.level(*key));
         let decision = RateLimiter::check_all(levels).await.unwrap();
         let found = decision.levels().map(|level| level.key().as_str());
         assert!(found.eq(keys.iter().copied()), "{decision:?}");
@@ -279,7 +285,7 @@ async fn a_refusal_is_recorded_at_the_limiter_that_refused() {
     let user = limiter(&store, "user", 5).track_refused(keys);
     let tenant = limiter(&store, "tenant", 1).track_refused(keys);
     for _ in 0..3 {
-        let levels = [user.on("ada"), tenant.on("acme")];
+        let levels = [user.level("ada"), tenant.level("acme")];
         let _ = RateLimiter::check_all(levels).await.unwrap();
     }
     assert!(user.admin().busiest_refused(10).is_empty());
@@ -294,7 +300,7 @@ async fn a_store_behind_a_pointer_decides_levels_together() {
     let user = RateLimiter::new(store.clone(), Quota::per_hour(5)).name("user");
     let tenant = RateLimiter::new(Box::new(store), Quota::per_hour(1)).name("tenant");
     for admitted in [true, false] {
-        let levels = [user.on("ada"), tenant.on("acme")];
+        let levels = [user.level("ada"), tenant.level("acme")];
         assert_eq!(
             RateLimiter::check_all(levels).await.unwrap().is_allowed(),
             admitted
@@ -310,7 +316,7 @@ async fn until_all_ready_waits_for_the_longest_level() {
     let second = Duration::from_secs(1);
     let user = RateLimiter::new(store.clone(), Quota::new(1, second / 2)).name("user");
     let tenant = RateLimiter::new(store, Quota::new(1, second)).name("tenant");
-    let levels = || [user.on("ada"), tenant.on("acme")];
+    let levels = || [user.level("ada"), tenant.level("acme")];
     let _ = RateLimiter::check_all(levels()).await.unwrap();
     let refused = RateLimiter::until_all_ready(levels(), second / 2)
         .await
@@ -343,11 +349,11 @@ fn a_check_of_several_keys_can_be_spawned() {
     fn is_send<T: Send>(_: T) {}
     let user = limiter(&MemoryStore::new(), "user", 5);
     is_send(RateLimiter::check_all([
-        user.on("ada"),
-        user.on(Key::global()),
+        user.level("ada"),
+        user.level(Key::global()),
     ]));
     is_send(RateLimiter::until_all_ready(
-        [user.on("ada")],
+        [user.level("ada")],
         Duration::ZERO,
     ));
 }

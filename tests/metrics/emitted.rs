@@ -205,7 +205,7 @@ async fn marked() {
 async fn shared() {
     let quota = Quota::per_hour(9).shares([Share::of("batch").at_most(5)]);
     let limiter = RateLimiter::new(MemoryStore::new(), quota).name("shared");
-    let decision = RateLimiter::check_all([limiter.on(WHO).share("batch")]).await;
+    let decision = RateLimiter::check_all([limiter.level(WHO).share("batch")]).await;
     assert!(decision.expect("a decision").is_allowed());
 }
 
@@ -259,7 +259,7 @@ async fn levels() {
     let quotas = [Quota::per_minute(9), Quota::per_hour(7)];
     let user = RateLimiter::new(store.clone(), quotas).name("user of a level");
     let tenant = RateLimiter::new(store, Quota::per_hour(5)).name("tenant of a level");
-    let levels = [user.on(WHO), tenant.on(WHO).cost(2)];
+    let levels = [user.level(WHO), tenant.level(WHO).cost(2)];
     let decision = RateLimiter::check_all(levels).await;
     assert!(decision.expect("the store answers").is_allowed());
 }

@@ -69,7 +69,7 @@ async fn a_level_that_is_paused_refuses_the_whole_check() {
     let user = RateLimiter::new(store.clone(), Quota::per_minute(9)).name("user");
     let upstream = RateLimiter::new(store, Quota::per_minute(9)).name("upstream");
     upstream.pause("ada", HOUR);
-    let levels = [user.on("ada"), upstream.on("ada")];
+    let levels = [user.level("ada"), upstream.level("ada")];
     let decision = RateLimiter::check_all(levels).await.expect("a decision");
     assert_eq!(decision.source(), Source::Paused);
     assert_eq!(user.peek("ada").await.expect("a decision").used(), 0);

@@ -183,7 +183,7 @@ async fn a_level_of_another_type_charges_no_other_level_whatever_the_user_may_wr
             run(&mut connection, &["RPUSH", &key, "somebody else's"]);
             run(&mut connection, &["ACL", "SETUSER", "limiter", denied]);
             for _ in 0..10 {
-                let levels = [user.on(user_key.as_str()), tenant.on(name)];
+                let levels = [user.level(user_key.as_str()), tenant.level(name)];
                 let outcome = RateLimiter::check_all(levels).await;
                 let error = outcome.expect_err("nothing is admitted");
                 assert_eq!(error.kind(), ErrorKind::Misconfigured, "{error}");

@@ -248,12 +248,12 @@ impl Service {
                 }
             }
             6 => {
-                let levels = [0, 3, 8].map(|index| self.limiters[index].on("all"));
+                let levels = [0, 3, 8].map(|index| self.limiters[index].level("all"));
                 drop(RateLimiter::check_all(levels).await);
             }
             7 => {
                 let share = *self.random.of(&["critical", "batch", "other"]);
-                let level = self.limiters[10].on(key).cost(cost).share(share);
+                let level = self.limiters[10].level(key).cost(cost).share(share);
                 drop(RateLimiter::check_all([level]).await);
             }
             8 | 9 => self.take_slot(key).await,

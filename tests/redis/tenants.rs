@@ -63,7 +63,7 @@ impl Tree {
     }
 
     fn levels(&self, [user, tenant]: &[Key; 2]) -> [LevelCheck<'_>; 2] {
-        [self.user.on(user), self.tenant.on(tenant)]
+        [self.user.level(user), self.tenant.level(tenant)]
     }
 
     async fn check(&self, keys: &[Key; 2]) -> Decision {
@@ -73,7 +73,7 @@ impl Tree {
 
     async fn check_with_service(&self, keys: &[Key; 2]) -> Decision {
         let [user, tenant] = self.levels(keys);
-        let levels = [user, tenant, self.service.on(Key::global())];
+        let levels = [user, tenant, self.service.level(Key::global())];
         RateLimiter::check_all(levels).await.unwrap()
     }
 

@@ -38,7 +38,7 @@ async fn a_proxy_that_ignores_hash_tags_is_named_at_once() {
             tokio::spawn(async move {
                 let key = number.to_string();
                 let of_one = user.check(key.as_str()).await;
-                let levels = [user.on(key.as_str()), tenant.on("acme")];
+                let levels = [user.level(key.as_str()), tenant.level("acme")];
                 [of_one, RateLimiter::check_all(levels).await]
             })
         });

@@ -94,7 +94,7 @@ async fn checks_with_a_row_in_common_are_lost_together_and_others_are_not() {
         async move { limiter.check("first").await }
     });
     rows.waits.notified().await;
-    let both = RateLimiter::check_all([limiter.on("ada"), limiter.on("eve")]);
+    let both = RateLimiter::check_all([limiter.level("ada"), limiter.level("eve")]);
     let (both, ada, bob, ()) =
         tokio::join!(both, limiter.check("ada"), limiter.check("bob"), async {
             rows.gate.notify_one();

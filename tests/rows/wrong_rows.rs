@@ -68,7 +68,7 @@ async fn bytes_of_another_program_fail_their_own_checks_and_stay() {
         async move { limiter.check("first").await }
     });
     rows.waits.notified().await;
-    let both = RateLimiter::check_all([limiter.on("bob"), limiter.on("ada")]);
+    let both = RateLimiter::check_all([limiter.level("bob"), limiter.level("ada")]);
     let (ada, both, bob, ()) =
         tokio::join!(limiter.check("ada"), both, limiter.check("bob"), async {
             rows.gate.notify_one();

@@ -111,9 +111,9 @@ impl Tree {
     pub(crate) async fn check(&self, number: usize) -> Decision {
         let Self([user, tenant, service]) = self;
         let mut levels = [
-            user.on(format!("user:{}", number % 8)),
-            tenant.on(format!("tenant:{}", number % 3)),
-            service.on(Key::global()),
+            user.level(format!("user:{}", number % 8)),
+            tenant.level(format!("tenant:{}", number % 3)),
+            service.level(Key::global()),
         ];
         levels.rotate_left(number / 3 % 3);
         RateLimiter::check_all(levels).await.unwrap()
@@ -275,7 +275,7 @@ pub(crate) async fn hold_no_more_slots_than_the_limit<S: Store + Clone>(
             tasks.push(tokio::spawn(async move {
                 let (name, mut acquired) = (format!("user:{task}"), 0);
                 for round in 0..25_u64 {
-                    let levels = [user.on(name.as_str()), tenant.on("acme")];
+                    let levels = [user.level(name.as_str()), tenant.level("acme")];
                     let wait = match round % 3 {
                         0 => Duration::from_micros(700 + (task * 997 + round * 613) % 20_000),
                         _ => PATIENCE,

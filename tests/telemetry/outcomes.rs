@@ -304,7 +304,7 @@ async fn checks_of_a_share_are_counted_by_its_name_and_others_have_no_such_label
     for share in [
         "batch", "batch", "unknown", "unknown", "critical", "critical",
     ] {
-        let level = limiter.on(WHO).share(share);
+        let level = limiter.level(WHO).share(share);
         let _ = RateLimiter::check_all([level]).await.unwrap();
     }
     let _ = limiter.check(WHO).await.unwrap();
@@ -327,7 +327,7 @@ async fn checks_of_a_share_are_counted_by_its_name_and_others_have_no_such_label
         .block(WHO, Duration::from_secs(9))
         .await
         .unwrap();
-    let _ = RateLimiter::check_all([limiter.on(WHO).share("batch")])
+    let _ = RateLimiter::check_all([limiter.level(WHO).share("batch")])
         .await
         .unwrap();
     expected = BTreeMap::from([(of_share("refused", "batch").replace("memory", "block"), 1)]);
@@ -356,7 +356,7 @@ async fn plans_with_ever_new_shares_get_a_bounded_number_of_labels() {
     for plan in 0..100 {
         let name = format!("share-{plan}");
         let quota = Quota::per_hour(9).shares([Share::of(&name)]);
-        let level = limiter.on(plan.to_string()).quotas(quota).share(&name);
+        let level = limiter.level(plan.to_string()).quotas(quota).share(&name);
         assert!(RateLimiter::check_all([level]).await.unwrap().is_allowed());
     }
     let counted = counted(recorder);
@@ -512,7 +512,7 @@ async fn a_check_without_quotas_is_exempt_and_not_admitted_unchecked() {
     let store = MemoryStore::new();
     let user = RateLimiter::new(store.clone(), Quota::per_hour(9)).name("user");
     let tenant = RateLimiter::new(store, NONE).name("unlimited tenant");
-    let decision = RateLimiter::check_all([user.on(WHO), tenant.on(WHO)]).await;
+    let decision = RateLimiter::check_all([user.level(WHO), tenant.level(WHO)]).await;
     assert!(decision.unwrap().is_allowed());
     let expected = [
         (checks("unlimited", "exempt", "none"), 1),
@@ -698,7 +698,7 @@ async fn two_limiters_of_one_name_in_memory_are_told_and_plans_of_one_limiter_ar
     let limiter = |limit| RateLimiter::new(store.clone(), Quota::per_minute(limit)).name("jobs");
     let one = limiter(10);
     for plan in [10, 100] {
-        let check = one.on("ada").quotas(Quota::per_minute(plan));
+        let check = one.level("ada").quotas(Quota::per_minute(plan));
         let _ = RateLimiter::check_all([check]).await.unwrap();
     }
     assert_eq!(conflict_warnings(), [""; 0]);
@@ -823,7 +823,7 @@ async fn two_limiters_of_one_name_are_told_at_their_first_checks() {
         "the other one has not checked"
     );
     for _ in 0..2 {
-        let _ = RateLimiter::check_all([high.on("ada"), high.on("bob")]).await;
+        let _ = RateLimiter::check_all([high.level("ada"), high.level("bob")]).await;
     }
     let warnings = conflict_warnings();
     assert_eq!(warnings.len(), 1, "{warnings:?}");
@@ -1014,11 +1014,11 @@ async fn each_level_counts_what_decided_it_while_the_store_fails() {
     let falls_back = user.on_failure(FailurePolicy::fall_back());
     let open = tenant.clone().on_failure(FailurePolicy::open());
     for admitted in [true, false] {
-        let levels = [falls_back.on(WHO), open.on(WHO)];
+        let levels = [falls_back.level(WHO), open.level(WHO)];
         let decision = RateLimiter::check_all(levels).await.unwrap();
         assert_eq!(decision.is_allowed(), admitted);
     }
-    let failed = RateLimiter::check_all([falls_back.on(WHO), tenant.on(WHO)]).await;
+    let failed = RateLimiter::check_all([falls_back.level(WHO), tenant.level(WHO)]).await;
     assert!(failed.is_err());
     let mut counted = counted(recorder);
     counted.retain(|name, _| name.starts_with("tollgate_checks"));

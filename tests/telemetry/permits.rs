@@ -25,7 +25,7 @@ async fn slots_are_held_until_their_permit_is_dropped() {
     let (prometheus, _guard) = scrape();
     let told = |name: &str| of_exports(&prometheus, name);
     let exports = RateLimiter::new(MemoryStore::new(), Quota::in_flight(3)).name("exports");
-    let two = RateLimiter::acquire_all([exports.on(WHO).slots(2)]).await;
+    let two = RateLimiter::acquire_all([exports.level(WHO).slots(2)]).await;
     let two = two.unwrap();
     let Acquired::Permit(one) = exports.try_acquire(WHO).await.unwrap() else {
         panic!("a slot is free");
@@ -57,7 +57,7 @@ async fn a_wait_in_vain_counts_as_a_refusal_of_the_limiter_that_lacks_room() {
     let exports = exports.max_wait(wait);
     let _held = exports.acquire("acme").await.unwrap();
     for _ in 0..4 {
-        let levels = [user.on(WHO), exports.on("acme")];
+        let levels = [user.level(WHO), exports.level("acme")];
         assert!(RateLimiter::acquire_all(levels).await.is_err());
     }
     let refused = |limiter: &str| {
@@ -109,7 +109,7 @@ async fn permits_are_renewed_while_redis_answers_and_lost_after_that() {
     let quota = Quota::in_flight(2).slot_lease(Duration::from_secs(5));
     let store = store_on(&server).deadline(Duration::from_secs(5));
     let exports = RateLimiter::new(store, quota).name("exports");
-    let permit = RateLimiter::acquire_all([exports.on(WHO).slots(2)]).await;
+    let permit = RateLimiter::acquire_all([exports.level(WHO).slots(2)]).await;
     let permit = permit.unwrap();
     assert_eq!(told("permit_renewals_total"), 0.0);
     // Each third of the lease, and half of that later or earlier.

@@ -103,7 +103,7 @@ impl RateLimiter {
     /// # }).unwrap();
     /// ```
     pub async fn acquire(&self, key: impl IntoKey) -> Result<Permit, Error> {
-        Self::acquire_all([self.on(key)]).await
+        Self::acquire_all([self.level(key)]).await
     }
 
     /// Takes a permit if one is free now, as [`acquire`](Self::acquire) does, but does not wait. It gets no slot that others wait
@@ -128,7 +128,7 @@ impl RateLimiter {
     /// # }).unwrap();
     /// ```
     pub async fn try_acquire(&self, key: impl IntoKey) -> Result<Acquired, Error> {
-        Self::try_acquire_all([self.on(key)]).await
+        Self::try_acquire_all([self.level(key)]).await
     }
 
     /// Waits for one permit of several levels. It holds the slots of all of them, or none, as with
@@ -152,7 +152,7 @@ impl RateLimiter {
     /// let tenant = RateLimiter::new(store, Quota::in_flight(10)).name("tenant");
     ///
     /// // One slot of the user, and three of the tenant.
-    /// let permit = RateLimiter::acquire_all([user.on("ada"), tenant.on("acme").slots(3)]).await?;
+    /// let permit = RateLimiter::acquire_all([user.level("ada"), tenant.level("acme").slots(3)]).await?;
     /// # drop(permit);
     /// # Ok::<(), tollgate::Error>(())
     /// # }).unwrap();

@@ -13,7 +13,7 @@ use super::state::DecidedBy;
 use super::table::{Caller, HeldSlots, PermitTable, SlotCheck, SlotLevel, State, Taken};
 use crate::decision::{Answers, Holding, holder_for};
 use crate::error::Error;
-use crate::limiter::level::Level;
+use crate::limiter::asked_level::AskedLevel;
 use crate::limiter::limiter::RateLimiter;
 use crate::limiter::line::{LINES, Place, SlotWait, Ticket};
 use crate::store::{Check, ProtectedStore, SendMarks, join_all};
@@ -48,7 +48,7 @@ impl SlotsOfCheck {
     pub(in crate::limiter) fn ask<'a>(
         &'a mut self,
         limiter: &RateLimiter,
-        levels: &[&Level],
+        levels: &[&AskedLevel],
     ) -> impl Future<Output = Result<Answers, Error>> + Send + use<'a> {
         let (caller, taken) = self.caller();
         let refused = match self.wait {
@@ -74,7 +74,7 @@ impl SlotsOfCheck {
     pub(in crate::limiter) fn hold_in_turn(
         &mut self,
         limiter: &RateLimiter,
-        levels: &[&Level],
+        levels: &[&AskedLevel],
         decide: impl Fn(&[Check<'_>]) -> Option<Answers>,
     ) -> Option<Answers> {
         let table = &limiter.permits().table;
@@ -98,7 +98,7 @@ impl SlotsOfCheck {
     }
 
     /// Holds the slots of levels that are admitted whatever is held. The store learns it later.
-    pub(in crate::limiter) fn hold_any(&mut self, limiter: &RateLimiter, levels: &[&Level]) {
+    pub(in crate::limiter) fn hold_any(&mut self, limiter: &RateLimiter, levels: &[&AskedLevel]) {
         let table = &limiter.permits().table;
         let (caller, taken) = self.caller();
         table.change(|state, now| {
@@ -134,7 +134,7 @@ impl SlotsOfCheck {
 }
 
 /// `None` if no refusal of a level is remembered.
-fn remembered(limiter: &RateLimiter, levels: &[&Level]) -> Option<Answers> {
+fn remembered(limiter: &RateLimiter, levels: &[&AskedLevel]) -> Option<Answers> {
     let holdings: Vec<_> = levels
         .iter()
         .map(|level| Holding::new([0; 16], 0, 0, level.record().slots, Duration::ZERO))
@@ -148,7 +148,12 @@ fn remembered(limiter: &RateLimiter, levels: &[&Level]) -> Option<Answers> {
 }
 
 impl State {
-    fn question(&mut self, limiter: &RateLimiter, levels: &[&Level], caller: Caller) -> SlotCheck {
+    fn question(
+        &mut self,
+        limiter: &RateLimiter,
+        levels: &[&AskedLevel],
+        caller: Caller,
+    ) -> SlotCheck {
         SlotCheck {
             store: limiter.0.store.clone(),
             levels: levels.iter().map(|level| self.slot_level(level)).collect(),
@@ -157,7 +162,7 @@ impl State {
         }
     }
 
-    fn slot_level(&mut self, level: &Level) -> SlotLevel {
+    fn slot_level(&mut self, level: &AskedLevel) -> SlotLevel {
         let want = level.want();
         if let Some(id) = want.slots_of {
             let key = self.keys.entry(id).or_insert_with(|| {
@@ -250,7 +255,7 @@ mod tests {
         sleep(Duration::from_millis(20)).await;
         // From here to its next poll, it was told to ask.
         drop(held);
-        let level = Level::new(&limiter, "ada", 1);
+        let level = AskedLevel::new(&limiter, "ada", 1);
         let mut slots = SlotsOfCheck::new(None);
         let answers = slots
             .hold_in_turn(&limiter, &[&level], |checks| {

@@ -1202,7 +1202,7 @@ mod tests {
 
     use super::*;
     use crate::limiter::RateLimiter;
-    use crate::limiter::level::Level;
+    use crate::limiter::asked_level::AskedLevel;
     use crate::quota::Quota;
     use crate::store::MemoryStore;
 
@@ -1210,7 +1210,7 @@ mod tests {
 
     fn one_an_hour() -> Want {
         let limiter = RateLimiter::new(MemoryStore::new(), Quota::per_hour(1));
-        Level::new(&limiter, "ada", 1).want()
+        AskedLevel::new(&limiter, "ada", 1).want()
     }
 
     fn refuse(
@@ -1337,7 +1337,7 @@ mod tests {
         let wait = Arc::new(PermitWait::begin([]));
         let mut looked_at = Vec::new();
         for key in 0..1_000_u32 {
-            let want = Level::new(&limiter, key, 1).want();
+            let want = AskedLevel::new(&limiter, key, 1).want();
             let none = Room::from_quotas([(true, 0)]);
             let before = Instant::now();
             let refused = [(want, Some(none), Some(Duration::ZERO))];

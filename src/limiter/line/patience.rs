@@ -52,14 +52,14 @@ impl Patience {
 mod tests {
     use super::*;
     use crate::limiter::RateLimiter;
-    use crate::limiter::level::Level;
+    use crate::limiter::asked_level::AskedLevel;
     use crate::quota::Quota;
     use crate::store::MemoryStore;
 
     #[test]
     fn a_call_stands_at_all_its_keys_when_each_had_room_and_for_as_long_as_it_let_others_pass() {
         let limiter = RateLimiter::new(MemoryStore::new(), Quota::in_flight(1));
-        let [one, other] = ["ada", "bob"].map(|key| Level::new(&limiter, key, 1).want().line);
+        let [one, other] = ["ada", "bob"].map(|key| AskedLevel::new(&limiter, key, 1).want().line);
         let began = Instant::now();
         let mut patience = Patience::default();
         for second in 0..10 {
@@ -89,7 +89,7 @@ mod tests {
     #[test]
     fn a_call_lets_others_pass_for_a_second_at_least() {
         let limiter = RateLimiter::new(MemoryStore::new(), Quota::in_flight(1));
-        let [one, other] = ["ada", "bob"].map(|key| Level::new(&limiter, key, 1).want().line);
+        let [one, other] = ["ada", "bob"].map(|key| AskedLevel::new(&limiter, key, 1).want().line);
         let began = Instant::now();
         let mut patience = Patience::default();
         patience.let_pass(one, began);

@@ -91,7 +91,9 @@ impl Limiters {
         }
         let levels = self.limiters.iter().enumerate().map(|(level, limiter)| {
             let key = self.tree.key_of(user, level);
-            limiter.on(self.tree.0[level].keys[key].as_str()).cost(cost)
+            limiter
+                .level(self.tree.0[level].keys[key].as_str())
+                .cost(cost)
         });
         RateLimiter::check_all(levels).await
     }

@@ -179,7 +179,7 @@ async fn a_store_whose_keys_share_tags_has_no_problem() {
     let limiter = |name: &str| RateLimiter::new(store.clone(), Quota::per_hour(9)).name(name);
     let (user, service) = (limiter("user"), limiter("service"));
     // A call with keys of several slots tells the store that this is a cluster.
-    let levels = [user.on("ada"), service.on(Key::global())];
+    let levels = [user.level("ada"), service.level(Key::global())];
     assert!(RateLimiter::check_all(levels).await.unwrap().is_allowed());
     let report = examine(&store).await;
     assert!(report.worst() < Severity::Problem, "{report}");

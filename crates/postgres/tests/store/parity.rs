@@ -78,7 +78,7 @@ async fn decisions_are_those_of_the_store_in_memory() {
             let share = ["a", "b", "c"][random.random_range(0..3_usize)];
             let mut decisions = Vec::new();
             for limiter in &limiters {
-                let on = limiter.on("ada").cost(cost).share(share);
+                let on = limiter.level("ada").cost(cost).share(share);
                 decisions.push(RateLimiter::check_all([on]).await.unwrap());
             }
             let [postgres, memory] = <[Decision; 2]>::try_from(decisions).unwrap();

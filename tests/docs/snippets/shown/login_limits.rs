@@ -42,9 +42,9 @@ impl Login {
     /// If it is exceeded, verify a second factor before the password.
     pub async fn attempt(&self, account: &Key, address: &Key) -> Result<Decision, Error> {
         let levels = [
-            self.account.on(account.and(address)),
-            self.address.on(address),
-            self.anywhere.on(account),
+            self.account.level(account.and(address)),
+            self.address.level(address),
+            self.anywhere.level(account),
         ];
         RateLimiter::check_all(levels).await
     }

@@ -15,7 +15,7 @@ async fn rate_limit(
     State([tokens, budget]): State<[RateLimiter; 2]>,
     Extension(key): Extension<Key>,
 ) -> Result<Json<KeyStatus>, Rejection> {
-    let levels = [tokens.on(&key), budget.on(&key)];
+    let levels = [tokens.level(&key), budget.level(&key)];
     Ok(Json(RateLimiter::peek_all(levels).await?))
 }
 // page: end

@@ -41,7 +41,7 @@ async fn check_credited(client: &mut Client, sent: u64) {
         let _ = limits.charge("cara", 14).await;
         return;
     }
-    let mut level = limits.on("cara").cost(3);
+    let mut level = limits.level("cara").cost(3);
     if limiter == "shared" {
         level = level.share("batch");
     }
@@ -58,7 +58,7 @@ async fn change_row(client: &mut Client, sent: u64) {
     client.outcome(closed, &[("closed", "dora", 0)], sent);
     let quotas = [Quota::per_hour(1_000), Quota::per_minute(1_000)];
     let quotas = quotas.map(|quota| quota.with_algorithm(Algorithm::Gcra));
-    let mut level = client.limiters.get("row").on("dora").cost(3);
+    let mut level = client.limiters.get("row").level("dora").cost(3);
     if client.random.one_in(2) {
         level = level.quotas(Quotas::from(quotas));
     }
@@ -91,7 +91,7 @@ async fn check_and_settle(client: &mut Client, sums: &'static str, key: &'static
     let cost = 1 + client.random.below(4) as i64;
     record(client, sums, key, |charged| charged.most += cost);
     let limiter = client.limiters.get(sums);
-    let mut level = limiter.on(key).cost(cost as u32);
+    let mut level = limiter.level(key).cost(cost as u32);
     let is_known = charged_by_now(client, sums, key) > 30;
     if sums == "sums" && client.random.one_in(3) && is_known {
         // Another list over the same log. It forgets nothing that the longer window counts, once that has charged: units that

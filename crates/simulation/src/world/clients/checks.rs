@@ -69,7 +69,7 @@ pub(super) async fn check_levels(mut client: Client) {
             let share = client.random.of(&["critical", "batch", "none"]);
             let name = client.random.of(&["shared", "shared", "long-shared"]);
             let limiter = client.limiters.get(name);
-            let level = limiter.on(key).cost(cost).share(share);
+            let level = limiter.level(key).cost(cost).share(share);
             let outcome = RateLimiter::check_all([level]).await;
             if cost == 2 {
                 settle(&mut client, outcome, (name, key), sent).await;
@@ -77,8 +77,8 @@ pub(super) async fn check_levels(mut client: Client) {
                 client.outcome(outcome, &[(name, key, cost)], sent);
             }
         } else {
-            let user = client.limiters.get("user").on(key).cost(cost);
-            let tenant = client.limiters.get("tenant").on("all").cost(1);
+            let user = client.limiters.get("user").level(key).cost(cost);
+            let tenant = client.limiters.get("tenant").level("all").cost(1);
             let outcome = RateLimiter::check_all([user, tenant]).await;
             let charges = [("user", key, cost), ("tenant", "all", 1)];
             client.outcome(outcome, &charges, sent);

@@ -71,8 +71,8 @@ async fn take(
     let share = client.random.of(&["critical", "batch", "none"]);
     let limits = client.limiters.get(limiter);
     let level = match limiter {
-        "lanes" => limits.on(key).share(share),
-        _ => limits.on(key),
+        "lanes" => limits.level(key).share(share),
+        _ => limits.level(key),
     };
     if waits {
         return RateLimiter::acquire_all([level]).await.map(Some);

@@ -16,10 +16,10 @@ use crate::quota::{Quotas, ShareId};
 use crate::store::{Check, StoreFuture, Subject};
 
 /// The levels of a check, mostly one.
-pub(crate) type Levels = SmallVec<[Level; 1]>;
+pub(crate) type AskedLevels = SmallVec<[AskedLevel; 1]>;
 
 /// A level of a check that goes on. It can be checked again: what is asked stays.
-pub(crate) struct Level {
+pub(crate) struct AskedLevel {
     /// The limiter, what is asked, and the answer. Written in place, or copied first if an earlier decision shares it.
     owned: Arc<OwnedRecord>,
     pub(super) state: LevelState,
@@ -67,7 +67,7 @@ pub(super) enum CheckKind {
     Look,
 }
 
-impl Level {
+impl AskedLevel {
     /// Asks for units of a key, and for one slot of each quota in flight. A look asks for no units.
     #[inline]
     pub(crate) fn new(limiter: &RateLimiter, key: impl IntoKey, cost: u32) -> Self {
@@ -467,7 +467,7 @@ mod tests {
     #[test]
     fn a_clamped_cost_is_the_whole_again_in_an_attempt_after_a_fallback() {
         let limiter = RateLimiter::new(MemoryStore::new(), Quota::per_hour(100));
-        let mut level = Level::with(&limiter, "ada", 1_000, |record| {
+        let mut level = AskedLevel::with(&limiter, "ada", 1_000, |record| {
             record.unclamped_cost = Some(1_000);
         });
         level.fit_cost();
@@ -477,7 +477,7 @@ mod tests {
         level.fit_cost();
         assert_eq!(level.record().cost, 25);
         // A call waits for this in line, before its next attempt.
-        let mut again = Level::again(level.end(true));
+        let mut again = AskedLevel::again(level.end(true));
         assert_eq!(again.record().cost, 100);
         assert!(again.begin(CheckKind::Charge, false).is_ok());
         assert_eq!(again.record().cost, 100);
