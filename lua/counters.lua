@@ -1,5 +1,5 @@
 --[[
-counters: a row, the value with the counters of a key: fixed_window, sliding_counter and gcra, by window. Twin of
+counters: a row, the value with the counters of a key: fixed_window, sliding_counter and gcra, by window, and total. Twin of
 src/algorithm/counter_state.rs.
 
 KEYS    none; the caller passes the number of a key
@@ -9,7 +9,7 @@ calls   GET; to charge SETRANGE, SET; after a step back of the clock PEXPIRE, SE
 server  Redis 6.0
 
   expires 4     the second at which the value expires
-  length 2, headers   the length of all headers; then code 1, window 6 of each counter
+  length 2, headers   the length of all headers; then code 1, window 6 of each counter; the window of a total is 0
   generation 8, numbers   of each counter, as the file of its algorithm says
   holes         18 bytes each: what was given back of a gcra, see gcra_refund.lua
 
@@ -19,7 +19,7 @@ with the numbers. Counters that a list does not ask are carried along.
 ]]
 
 local HOLE = 18
-local FORMATS, NUMBERS = { f = 'ddI4', c = 'ddI4I4', g = 'ddI4dI4I4' }, { f = 3, c = 4, g = 6 }
+local FORMATS, NUMBERS = { f = 'ddI4', c = 'ddI4I4', g = 'ddI4dI4I4', t = 'dI4' }, { f = 3, c = 4, g = 6, t = 2 }
 
 -- Returns the tick, in microseconds, in which units times a window is exact, and the ticks of the window, rounded down: the
 -- smallest power of ten for which the product is below 2^53. There a quotient never rounds to a whole number that it is not,

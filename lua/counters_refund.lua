@@ -83,6 +83,15 @@ credits.fixed_window = function(_, counters, at, _, units)
   counters[at + 2] = counters[at + 2] - units
 end
 
+takes.total = function(_, counters, at, _, charged)
+  counters[at + 1] = max(counters[at + 1] - charged.units, 0)
+  return true
+end
+
+credits.total = function(_, counters, at, _, units)
+  counters[at + 1] = counters[at + 1] - units
+end
+
 takes.calendar_window, takes.sliding_counter, credits.calendar_window = takes.fixed_window, takes.fixed_window, credits.fixed_window
 
 -- Takes the units of this window first, which would count longest, and then as few of the previous one as needed.

@@ -40,7 +40,7 @@
 //!
 //! Rule 3 describes the default algorithm. The other [algorithms](Algorithm) store or promise something else:
 //! see [which one to choose](guide::algorithms). A quota [in flight](Quota::in_flight) counts what runs at the same time,
-//! not what was charged in a window.
+//! not what was charged in a window. A [total](Quota::total) never returns units.
 //!
 //! Windows are durations of 1 ms to 366 days or, with the feature `calendar`, days, weeks and months of a time zone.
 //!

@@ -164,6 +164,7 @@ impl Bytes for Algorithm {
             Self::FixedWindow => 4,
             Self::Gcra => 5,
             Self::InFlight => 6,
+            Self::Total => 7,
         };
         number.write(bytes);
         if let Self::SlidingBuckets(buckets) = self {
@@ -180,6 +181,7 @@ impl Bytes for Algorithm {
             4 => Self::FixedWindow,
             5 => Self::Gcra,
             6 => Self::InFlight,
+            7 => Self::Total,
             _ => return None,
         })
     }

@@ -13,6 +13,9 @@ use crate::decision::Receipt;
 ///
 /// A *stored* counter has the values of its last charge, a *current* one those at the time of the check.
 pub(crate) trait CountingRule: Clone + Default {
+    /// Whether time returns units. If not, a cost without room waits in vain, and there is no reset.
+    const UNITS_RETURN: bool = true;
+
     fn is_in_future(&self, check: &QuotaCheck<'_>) -> bool;
 
     /// Charges in the future count as if they were made now.
@@ -179,7 +182,12 @@ fn judge<T: CountingRule>(
     let limit = i64::from(check.limit);
     let room = limit.saturating_sub_unsigned(used);
     let receipt = Receipt::new(generation, current.position(&check));
-    Verdict::new(&check, room, limit, receipt, |units| {
+    let verdict = Verdict::new(&check, room, limit, receipt, |units| {
         current.time_until(&check, limit.abs_diff(units))
-    })
+    });
+    if T::UNITS_RETURN {
+        verdict
+    } else {
+        verdict.without_return()
+    }
 }

@@ -18,6 +18,7 @@ mod share_room;
 mod sliding_counter;
 mod sorted_set_log;
 mod state;
+mod total;
 
 pub(crate) use arithmetic::time_to_live_millis;
 pub(crate) use bytes::Bytes;

@@ -128,6 +128,20 @@ impl Verdict {
             receipt,
         }
     }
+
+    /// Makes this the verdict of a count to which time returns no units.
+    #[inline]
+    pub(super) fn without_return(self) -> Self {
+        let wait = match self.wait {
+            Wait::Micros(_) => Wait::Never,
+            wait => wait,
+        };
+        Self {
+            wait,
+            reset: 0,
+            ..self
+        }
+    }
 }
 
 /// The changes of a request to a state.

@@ -11,6 +11,7 @@ use super::in_flight::InFlight;
 use super::log::Log;
 use super::sliding_counter::SlidingCounter;
 use super::sorted_set_log::SortedSetLog;
+use super::total::Total;
 use crate::quota::Algorithm;
 
 /// The state of a log, or of a counter of one algorithm and window.
@@ -22,6 +23,7 @@ pub(crate) enum CountState {
     SlidingCounter(CounterState<SlidingCounter>),
     FixedWindow(CounterState<FixedWindow>),
     Gcra(CounterState<Gcra>),
+    Total(CounterState<Total>),
     InFlight(InFlight),
 }
 
@@ -34,6 +36,7 @@ macro_rules! with_algorithm {
             Algorithm::SlidingCounter => Self::SlidingCounter($state),
             Algorithm::FixedWindow => Self::FixedWindow($state),
             Algorithm::Gcra => Self::Gcra($state),
+            Algorithm::Total => Self::Total($state),
             Algorithm::InFlight => Self::InFlight($state),
         }
     };
@@ -80,6 +83,7 @@ macro_rules! any_state {
             Self::SlidingCounter(state) => state,
             Self::FixedWindow(state) => state,
             Self::Gcra(state) => state,
+            Self::Total(state) => state,
             Self::InFlight(state) => state,
         }
     };

@@ -165,6 +165,8 @@ impl Answer {
                 Wait::Never
             } else if answer.used < quota.limit() {
                 Wait::Zero
+            } else if quota.is_total() {
+                Wait::Never
             } else if quota.is_in_flight() {
                 Wait::Micros(micros(slot_wait))
             } else {

@@ -379,6 +379,11 @@ impl<'a> QuotaDecision<'a> {
         self.answer.is_admitted()
     }
 
+    /// Returns whether this is a total without room for a cost that it has room for when it begins.
+    pub(crate) fn is_used_up(&self) -> bool {
+        self.quota.is_total() && !self.is_allowed() && self.cost() <= self.ceiling()
+    }
+
     pub(crate) fn is_charged_rate(&self) -> bool {
         let is_charged = self.record.answer.source() != Source::None;
         is_charged && !self.quota.is_in_flight() && !self.quota.is_soft()

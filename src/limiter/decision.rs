@@ -428,7 +428,8 @@ impl DecisionView {
     /// is charged to the key meanwhile. Exact to the microsecond, unless it is
     /// [estimated](Self::is_wait_estimated).
     ///
-    /// `None` if the check was admitted, and if its cost is above a limit, so that no wait helps.
+    /// `None` if the check was admitted, and if no wait helps: its cost is above a limit, or a [total](crate::Quota::total)
+    /// is used up.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         self.reported().and_then(|quota| quota.retry_after())

@@ -278,9 +278,9 @@ impl RateLimiter {
     /// counts in the same way.
     ///
     /// Give all limiters of a name the same lease. A limiter with another lease counts anew: while both run, a
-    /// client may use its limit twice. Slots [in flight](Quota::in_flight), and units of [soft](Quota::soft) quotas and of
-    /// [shares](Quota::shares), are not held
-    /// in advance: with such a quota, each check fails with an error of kind [`Misconfigured`](crate::ErrorKind::Misconfigured).
+    /// client may use its limit twice. Slots [in flight](Quota::in_flight), and units of [totals](Quota::total), of
+    /// [soft](Quota::soft) quotas and of [shares](Quota::shares), are not held in advance: with such a quota, each check fails
+    /// with an error of kind [`Misconfigured`](crate::ErrorKind::Misconfigured).
     ///
     /// # Examples
     ///
@@ -306,7 +306,7 @@ impl RateLimiter {
     /// # Errors
     ///
     /// Returns an error if the lease is longer than a tenth of the shortest window, or if a quota is
-    /// [in flight](Quota::in_flight), is [soft](Quota::soft) or has [shares](Quota::shares).
+    /// [in flight](Quota::in_flight) or a [total](Quota::total), is [soft](Quota::soft) or has [shares](Quota::shares).
     pub fn try_lease(self, lease: Duration) -> Result<Self, ConfigError> {
         let quotas = &self.0.facts.quotas;
         match (quotas.not_leased(), quotas.longest_lease()) {

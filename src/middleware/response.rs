@@ -216,7 +216,7 @@ fn told_wait(decision: &DecisionView, head: &mut response::Parts) -> Option<Dura
 fn retry_wait(decision: &DecisionView) -> Option<Duration> {
     decision
         .quotas()
-        .filter(|quota| !quota.quota().is_in_flight())
+        .filter(|quota| quota.quota().is_rate())
         // A soft quota admits the next request, too.
         .filter(|quota| !quota.quota().is_soft())
         .filter_map(rate_wait)

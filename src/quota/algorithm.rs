@@ -13,6 +13,7 @@
 /// | [`SlidingCounter`](Self::SlidingCounter) | about the limit for steady traffic, below twice the limit at worst | two counts |
 /// | [`FixedWindow`](Self::FixedWindow) | never more than the limit in one aligned window, up to twice across an edge | one count |
 /// | [`Gcra`](Self::Gcra) | the limit per window after a burst of at most the limit: below twice | a time and a level |
+/// | [`Total`](Self::Total), of [`Quota::total`](crate::Quota::total) only | never more than the limit, however long, until it is forgotten | one count |
 ///
 /// Each algorithm has its own stored counts, so a change of the algorithm starts at 0 units. All windows of
 /// `SlidingLog` are one stored count, so another window keeps the history, as far back as the longest
@@ -79,6 +80,11 @@ pub enum Algorithm {
     /// units within the span. The level drains at the limit of the last charge, so a check with a lower limit
     /// waits at most one window.
     Gcra,
+    /// Adds up all units that were ever charged, and returns none of them with time.
+    ///
+    /// Only [`Quota::total`](crate::Quota::total) has it. It is no way to count a rate, so it is not in
+    /// [`ALL`](Self::ALL), and [`Quota::with_algorithm`](crate::Quota::with_algorithm) panics for it.
+    Total,
     /// Counts the slots that are held now, not the units that were charged in a window.
     ///
     /// Only [`Quota::in_flight`](crate::Quota::in_flight) has it. It is no way to count a rate, so it is not in
@@ -120,6 +126,7 @@ impl Algorithm {
             Self::SlidingCounter => "sliding-counter",
             Self::Gcra => "gcra",
             Self::FixedWindow => "fixed-window",
+            Self::Total => "total",
             Self::InFlight => "in-flight",
         }
     }
@@ -134,6 +141,7 @@ impl Algorithm {
             Self::SlidingCounter => "sliding_counter",
             Self::Gcra => "gcra",
             Self::FixedWindow => "fixed_window",
+            Self::Total => "total",
             Self::InFlight => "in_flight",
         }
     }
@@ -151,6 +159,10 @@ impl Algorithm {
     #[inline]
     pub(crate) fn work_per_unit(self) -> u64 {
         u64::from(self == Self::SortedSetLog)
+    }
+
+    pub(super) const fn counts_rates(self) -> bool {
+        !matches!(self, Self::Total | Self::InFlight)
     }
 
     pub(crate) const fn buckets(self) -> Option<u16> {
@@ -173,9 +185,11 @@ impl Algorithm {
     pub(crate) const fn max_units(self, limit: u32) -> u64 {
         let limit = limit as u64;
         match self {
-            Self::SlidingLog | Self::SortedSetLog | Self::SlidingBuckets(_) | Self::InFlight => {
-                limit
-            }
+            Self::SlidingLog
+            | Self::SortedSetLog
+            | Self::SlidingBuckets(_)
+            | Self::Total
+            | Self::InFlight => limit,
             Self::SlidingCounter | Self::Gcra => (2 * limit).saturating_sub(1),
             Self::FixedWindow => 2 * limit,
         }

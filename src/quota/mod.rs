@@ -16,6 +16,7 @@ mod quotas;
 mod serde;
 mod shares;
 mod text;
+mod total;
 
 pub use algorithm::Algorithm;
 pub use block_rule::BlockRule;

@@ -39,7 +39,8 @@ pub(crate) const MAX_WINDOW: Duration = Duration::from_micros(MAX_WINDOW_MICROS)
 ///
 /// A limit of 0 is valid and refuses every check, also one of cost 0.
 ///
-/// A quota [in flight](Self::in_flight) is no rate: it limits what runs at the same time.
+/// A quota [in flight](Self::in_flight) is no rate: it limits what runs at the same time. Neither is a
+/// [total](Self::total), of which no unit returns with time.
 ///
 /// # Examples
 ///
@@ -59,9 +60,9 @@ pub(crate) const MAX_WINDOW: Duration = Duration::from_micros(MAX_WINDOW_MICROS)
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Quota {
     limit: u32,
-    /// The length of the window; of a calendar, the nominal length.
+    /// The length of the window; of a calendar, the nominal length; of a total, its idle time.
     window_micros: u64,
-    algorithm: Algorithm,
+    pub(super) algorithm: Algorithm,
     /// The windows, if they are days, weeks or months of a time zone.
     pub(super) calendar: Option<Calendar>,
     name: Option<Arc<str>>,
@@ -151,7 +152,7 @@ impl Quota {
         }
     }
 
-    const fn from_micros(limit: u32, window_micros: u64) -> Self {
+    pub(super) const fn from_micros(limit: u32, window_micros: u64) -> Self {
         Self {
             limit,
             window_micros,
@@ -205,7 +206,7 @@ impl Quota {
     ///
     /// # Panics
     ///
-    /// Panics if this is a quota of a rate, or if the lease is out of range. In a `const`, that is a compile error.
+    /// Panics if this is no quota in flight, or if the lease is out of range. In a `const`, that is a compile error.
     ///
     /// # Examples
     ///
@@ -262,7 +263,7 @@ impl Quota {
         );
         assert!(
             self.may_be_counted_by(algorithm),
-            "a calendar window is counted as a fixed window, slots in flight by no other algorithm, and shares of a rate by a log or buckets"
+            "a calendar window is counted as a fixed window, slots in flight and totals by no other algorithm, and shares of a rate by a log or buckets"
         );
         self.algorithm = algorithm;
         self
@@ -345,7 +346,7 @@ impl Quota {
 
     const fn may_be_counted_by(&self, algorithm: Algorithm) -> bool {
         match (algorithm, self.algorithm) {
-            (Algorithm::InFlight, _) | (_, Algorithm::InFlight) => false,
+            (to, from) if !to.counts_rates() || !from.counts_rates() => false,
             (Algorithm::SlidingLog | Algorithm::SlidingBuckets(_), _) => self.calendar.is_none(),
             (Algorithm::FixedWindow, _) => self.shares.is_none(),
             _ => self.calendar.is_none() && self.shares.is_none(),
@@ -354,7 +355,7 @@ impl Quota {
 
     pub(super) fn try_algorithm(self, algorithm: Algorithm) -> Result<Self, ConfigError> {
         let rule = if !self.may_be_counted_by(algorithm) {
-            "a calendar window is counted as a fixed-window, slots in flight by no other algorithm, and shares by a sliding-log or sliding-buckets".to_owned()
+            "a calendar window is counted as a fixed-window, slots in flight and totals by no other algorithm, and shares by a sliding-log or sliding-buckets".to_owned()
         } else if !algorithm.is_in_range() {
             algorithm_rule()
         } else {
@@ -506,11 +507,14 @@ impl Quota {
         self
     }
 
-    /// Returns what distinguishes the count of a soft quota: its window, and its number among those that it would share a
+    /// Returns what distinguishes the count of a soft quota: its window, 0 for a total, and its number among those that it would share a
     /// count with. `None` if the quota is not soft.
     #[inline]
     pub(crate) fn soft_count(&self) -> Option<(u64, u8)> {
-        self.is_soft().then(|| (self.counted_micros(0), self.soft))
+        self.is_soft().then(|| {
+            let (_, window, soft) = self.stored_count(0);
+            (window, soft)
+        })
     }
 
     pub(crate) fn with_limit(self, limit: u32) -> Self {
@@ -624,14 +628,16 @@ impl Quota {
         }
     }
 
-    /// Returns the number of units that a window has room for, or of slots [in flight](Self::in_flight).
+    /// Returns the number of units that a window or a [total](Self::total) has room for, or of slots
+    /// [in flight](Self::in_flight).
     #[must_use]
     pub const fn limit(&self) -> u32 {
         self.limit
     }
 
     /// Returns the length of the window. A calendar window has its nominal length: 1, 7 or 31 days. For a quota
-    /// [in flight](Self::in_flight), returns the [lease](Self::slot_lease) of its slots.
+    /// [in flight](Self::in_flight), returns the [lease](Self::slot_lease) of its slots, and for a [total](Self::total) its
+    /// idle time.
     #[must_use]
     pub const fn window(&self) -> Duration {
         Duration::from_micros(self.window_micros)
@@ -670,7 +676,9 @@ impl Quota {
         #[cfg(tollgate_simulation)]
         let lease = lease * u64::from(!is_planted("NoWindowExtension"));
         match (self.algorithm, &self.calendar) {
-            (Algorithm::FixedWindow | Algorithm::InFlight, None) => self.window_micros,
+            (Algorithm::FixedWindow | Algorithm::InFlight | Algorithm::Total, None) => {
+                self.window_micros
+            }
             (_, None) => self.window_micros + lease,
             (_, Some(calendar)) => calendar.counted_micros(),
         }
@@ -693,7 +701,7 @@ impl Quota {
     /// Returns the algorithm and the window of the stored count of a key, and the number of a soft quota.
     ///
     /// All windows of a log are one count, so it has no window here, and buckets of one length are one count for any
-    /// number. Soft ones share none.
+    /// number. Soft ones share none. All totals of a key are one count, whatever their idle times.
     #[inline]
     pub(crate) fn stored_count(&self, lease: u64) -> (Algorithm, u64, u8) {
         let soft = self.soft;
@@ -704,7 +712,7 @@ impl Quota {
                 self.bucket_micros(lease),
                 soft,
             ),
-            Algorithm::InFlight => (Algorithm::InFlight, 0, soft),
+            algorithm @ (Algorithm::InFlight | Algorithm::Total) => (algorithm, 0, soft),
             algorithm => (algorithm, self.counted_micros(lease), soft),
         }
     }
@@ -729,7 +737,7 @@ impl Quota {
     }
 }
 
-const fn window_in_range(micros: u64) -> bool {
+pub(super) const fn window_in_range(micros: u64) -> bool {
     micros >= MIN_WINDOW_MICROS && micros <= MAX_WINDOW_MICROS
 }
 

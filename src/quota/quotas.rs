@@ -21,7 +21,7 @@ use crate::error::{ConfigError, warning};
 /// list in a configuration, because a missing setting would disable the limiter.
 ///
 /// Quotas of one list may share a stored count: all that count with [`SlidingLog`](crate::Algorithm::SlidingLog),
-/// with any windows, all buckets of one length, and otherwise those with the same algorithm and window. A check
+/// with any windows, all buckets of one length, all [totals](Quota::total), and otherwise those with the same algorithm and window. A check
 /// charges that count once, and each of the quotas compares the units in its window with its own limit. A
 /// [soft](Quota::soft) quota shares its count with none.
 ///
@@ -101,6 +101,8 @@ impl Quotas {
             Some("slots in flight")
         } else if self.has_soft() {
             Some("soft quotas")
+        } else if self.iter().any(Quota::is_total) {
+            Some("totals")
         } else if self.have_shares() {
             Some("shares")
         } else {

@@ -21,7 +21,7 @@ use crate::error::ConfigError;
 #[serde(rename = "Quota", deny_unknown_fields)]
 struct QuotaMap {
     limit: u32,
-    /// That of slots is their lease, which may be left out.
+    /// That of slots is their lease, which may be left out; that of a total is its idle time.
     #[serde(
         default,
         deserialize_with = "window_text",
@@ -91,7 +91,8 @@ fn window_text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Stri
 /// In a map, `limit` and `window` are required. `algorithm`, `burst` (in units), `name`, `shares`, `soft` (`true` or `false`) and
 /// `warn_at` (in percent) are optional, and any other field is an error. [Shares](Quota::shares) have the same form as in
 /// text: `"critical>=200 batch<=50%"`. A quota [in flight](Quota::in_flight) is `{"limit": 5, "algorithm": "in-flight"}`; its `window` is the lease
-/// of its slots, and optional. The format must be self-describing, as JSON, TOML and YAML are.
+/// of its slots, and optional. A [total](Quota::total) is `{"limit": 200000, "algorithm": "total", "window": "7d"}`; its `window`
+/// is the idle time. The format must be self-describing, as JSON, TOML and YAML are.
 impl<'de> Deserialize<'de> for Quota {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(Forms {
@@ -498,6 +499,20 @@ mod tests {
     }
 
     #[test]
+    fn a_total_is_a_map_with_its_idle_time() {
+        let map = json!({"limit": 200_000, "algorithm": "total", "window": "7d"});
+        let total = Quota::total(200_000, Duration::from_secs(7 * 86_400));
+        assert_eq!(serde_json::from_value::<Quota>(map).unwrap(), total);
+        assert_eq!(to_value(&total).unwrap(), json!("200000 total:7d"));
+        assert_eq!(
+            to_value(total.with_name("run")).unwrap(),
+            json!({"limit": 200_000, "algorithm": "total", "window": "7d", "name": "run"})
+        );
+        let error = from_str::<Quota>(r#"{"limit": 5, "algorithm": "total"}"#).unwrap_err();
+        assert!(error.to_string().contains("missing field"), "{error}");
+    }
+
+    #[test]
     fn quotas_without_a_name_are_serialized_as_text() {
         assert_eq!(
             to_value(Quota::per_minute(100)).unwrap(),
@@ -518,6 +533,7 @@ mod tests {
             buckets in 1..=1_000_u16,
             algorithm in prop::sample::select(Algorithm::ALL),
             lease in prop::option::of(5_000_000_u64..=600_000_000),
+            is_total: bool,
             name in prop::option::of("\\PC{0,9}"),
             is_soft: bool,
             warn in prop::option::of(1..=100_u8),
@@ -525,6 +541,7 @@ mod tests {
             let algorithm = algorithm.with_buckets(buckets);
             let quota = match lease {
                 Some(lease) => Quota::in_flight(limit).slot_lease(Duration::from_micros(lease)),
+                None if is_total => Quota::total(limit, Duration::from_micros(micros)),
                 None => Quota::new(limit, Duration::from_micros(micros)).with_algorithm(algorithm),
             };
             let quota = match name {

@@ -26,17 +26,18 @@ const TIME_UNITS: [(u64, &str, &str, &[&str]); 6] = [
 /// The separators of a list of quotas.
 const SEPARATORS: [char; 2] = [',', ';'];
 
-/// Parses a quota from text, such as `100/minute`, `5/10s gcra` or `5 in-flight`.
+/// Parses a quota from text, such as `100/minute`, `5/10s gcra`, `5 in-flight` or `200000 total:7d`.
 ///
-/// A quota is `LIMIT/WINDOW` or `LIMIT in-flight`. An algorithm may follow, then other words in any order, each once:
+/// A quota is `LIMIT/WINDOW`, `LIMIT in-flight` or `LIMIT total:IDLE`. An algorithm may follow, then other words in any order, each once:
 ///
 /// | part | forms | meaning |
 /// |---|---|---|
-/// | `LIMIT` | `0` to `4294967295` | units per window, or slots; 0 refuses everything |
+/// | `LIMIT` | `0` to `4294967295` | units per window or altogether, or slots; 0 refuses everything |
 /// | `WINDOW` | `minute`, `10s`, `10 seconds` | a unit of time, or a whole number of them: `day` (`d`), `hour` (`h`, `hr`), `minute` (`m`, `min`), `second` (`s`, `sec`), `millisecond` (`ms`), `microsecond` (`us`), also in the plural |
 /// | `WINDOW` with the feature `calendar` | `day@UTC`, `week@Europe/Berlin`, `month:17@Europe/Berlin` | a day, week or month of a time zone; a month may begin on a billing day, a week on a day from 1 (Monday) to 7 |
 /// | `in-flight` | `5 in-flight`, `5 in-flight:60s` | a quota [in flight](Quota::in_flight), with a [lease](Quota::slot_lease) of its slots from `5s` to `10m` |
-/// | algorithm | `sliding-log` (the default), `sorted-set-log`, `sliding-counter`, `sliding-buckets:60`, `fixed-window`, `gcra` | an [`Algorithm`]; a quota in flight and a calendar window have none |
+/// | `total` | `200000 total:7d` | a [total](Quota::total), which never refills, with its idle time in the form of a window |
+/// | algorithm | `sliding-log` (the default), `sorted-set-log`, `sliding-counter`, `sliding-buckets:60`, `fixed-window`, `gcra` | an [`Algorithm`]; a quota in flight, a total and a calendar window have none |
 /// | `burst N` | `10/second burst 50` | a token bucket, as [`burst`](Quota::burst): at most 50 at once, then 10 per second, counted by `gcra` |
 /// | [share](Quota::shares) | `critical>=200`, `batch<=50%`, `free>=50<=100` | a reserve (`>=`), a bound (`<=`) or both, in units or in percent of the limit; a percentage is rounded down, but to at least one unit. For a sliding log, sliding buckets and slots |
 /// | `soft` | `800/hour soft` | [counts and never refuses](Quota::soft); not in flight |
@@ -79,7 +80,7 @@ impl FromStr for Quotas {
 #[derive(Default)]
 pub(super) struct QuotaParts<'a> {
     pub(super) limit: u32,
-    /// The window, or the lease of slots in flight.
+    /// The window, the lease of slots in flight, or the idle time of a total.
     pub(super) window: Option<&'a str>,
     pub(super) algorithm: Option<Algorithm>,
     pub(super) burst: Option<u32>,
@@ -94,20 +95,19 @@ impl<'a> QuotaParts<'a> {
         if text.contains(SEPARATORS) {
             return Err("this is one quota; a list of quotas is parsed as Quotas".into());
         }
-        let slots = text
-            .split_once(IN_FLIGHT)
-            .filter(|(limit, _)| !limit.contains('/'));
-        let (limit, rest) = slots.or_else(|| text.split_once('/')).ok_or(QUOTA_RULE)?;
+        let (limit, algorithm, rest) = split_limit(text).ok_or(QUOTA_RULE)?;
         let mut parts = Self {
             limit: parse_number(limit.trim()).ok_or(LIMIT_RULE)?,
-            algorithm: slots.map(|_| Algorithm::InFlight),
+            algorithm,
             ..Self::default()
         };
-        let words = match (slots, rest.strip_prefix(':')) {
-            (Some(_), None) if rest.is_empty() || rest.starts_with(is_space) => rest,
-            (Some(_), None) => return Err(SLOTS_RULE.into()),
-            (_, lease) => {
-                let (window, words) = split_window(lease.unwrap_or(rest).trim());
+        let words = match (algorithm, rest.strip_prefix(':')) {
+            (Some(Algorithm::InFlight), None) if rest.is_empty() || rest.starts_with(is_space) => {
+                rest
+            }
+            (Some(algorithm), None) => return Err(window_rule(algorithm).into()),
+            (_, time) => {
+                let (window, words) = split_window(time.unwrap_or(rest).trim());
                 parts.window = Some(window);
                 words
             }
@@ -139,7 +139,7 @@ impl<'a> QuotaParts<'a> {
                     .and_then(|units| set_once(&mut self.burst, units))
             } else if is_first {
                 parse_algorithm(word)
-                    .filter(|algorithm| *algorithm != Algorithm::InFlight)
+                    .filter(|algorithm| algorithm.counts_rates())
                     .and_then(|algorithm| set_once(&mut self.algorithm, algorithm))
             } else {
                 None
@@ -151,12 +151,13 @@ impl<'a> QuotaParts<'a> {
     }
 
     fn find_rule(&self, word: &str, next: Option<&str>) -> String {
-        const BEGINNINGS: [(&str, &str); 5] = [
+        const BEGINNINGS: [(&str, &str); 6] = [
             ("warn", WARN_RULE),
             (SOFT, SOFT_RULE),
             (BURST, BURST_RULE),
             ("in-flight", SLOTS_RULE),
             ("inflight", SLOTS_RULE),
+            ("total", TOTAL_RULE),
         ];
         let word = word.to_ascii_lowercase().replace('_', "-");
         let signs = ['<', '>', '='];
@@ -170,8 +171,8 @@ impl<'a> QuotaParts<'a> {
             || !self.shares.is_empty()
         {
             SHARE_RULE.to_owned()
-        } else if self.algorithm == Some(Algorithm::InFlight) {
-            SLOTS_RULE.to_owned()
+        } else if let Some(algorithm @ (Algorithm::InFlight | Algorithm::Total)) = self.algorithm {
+            window_rule(algorithm).to_owned()
         } else if parse_algorithm(&word).is_some() {
             ALGORITHM_PLACE_RULE.to_owned()
         } else {
@@ -181,11 +182,10 @@ impl<'a> QuotaParts<'a> {
 
     /// Makes a quota of the parts. `shown` is the text of the quota in an error.
     pub(super) fn into_quota(self, shown: &str) -> Result<Quota, ConfigError> {
-        let is_in_flight = self.algorithm == Some(Algorithm::InFlight);
-        let mut quota = if is_in_flight {
-            self.slots(shown)?
-        } else {
-            self.rate(shown)?
+        let mut quota = match self.algorithm {
+            Some(Algorithm::InFlight) => self.slots(shown)?,
+            Some(Algorithm::Total) => self.total(shown)?,
+            _ => self.rate(shown)?,
         };
         if let Some(units) = self.burst {
             let algorithm = self.algorithm.unwrap_or(Algorithm::Gcra);
@@ -198,7 +198,7 @@ impl<'a> QuotaParts<'a> {
             quota = quota.try_shares(self.shares)?;
         }
         if self.is_soft {
-            if is_in_flight {
+            if quota.is_in_flight() {
                 return Err(ConfigError::quota(shown, SOFT_RULE));
             }
             quota = quota.soft();
@@ -219,6 +219,14 @@ impl<'a> QuotaParts<'a> {
             .filter(|micros| is_slot_lease(*micros))
             .ok_or_else(|| ConfigError::quota(shown, SLOTS_RULE))?;
         Ok(slots.slot_lease(Duration::from_micros(lease)))
+    }
+
+    fn total(&self, shown: &str) -> Result<Quota, ConfigError> {
+        let idle = self
+            .window
+            .and_then(parse_micros)
+            .ok_or_else(|| ConfigError::quota(shown, TOTAL_RULE))?;
+        Quota::try_total(self.limit, Duration::from_micros(idle))
     }
 
     fn rate(&self, shown: &str) -> Result<Quota, ConfigError> {
@@ -250,6 +258,31 @@ fn set_once<T>(place: &mut Option<T>, value: T) -> Option<()> {
 /// Follows the limit of a quota in flight.
 pub(super) const IN_FLIGHT: &str = " in-flight";
 
+/// Follows the limit of a total.
+const TOTAL: &str = " total";
+
+/// Splits the limit from the rest. The algorithm is that of a quota that is no rate.
+fn split_limit(text: &str) -> Option<(&str, Option<Algorithm>, &str)> {
+    [(IN_FLIGHT, Algorithm::InFlight), (TOTAL, Algorithm::Total)]
+        .into_iter()
+        .find_map(|(word, algorithm)| {
+            let (limit, rest) = text.split_once(word)?;
+            (!limit.contains('/')).then_some((limit, Some(algorithm), rest))
+        })
+        .or_else(|| {
+            let (limit, rest) = text.split_once('/')?;
+            Some((limit, None, rest))
+        })
+}
+
+const fn window_rule(algorithm: Algorithm) -> &'static str {
+    match algorithm {
+        Algorithm::InFlight => SLOTS_RULE,
+        Algorithm::Total => TOTAL_RULE,
+        _ => WINDOW_RULE,
+    }
+}
+
 /// The words behind a quota.
 const BURST: &str = "burst";
 const SOFT: &str = "soft";
@@ -258,13 +291,15 @@ const WARN: &str = "warn:";
 /// A word with one of them is a share, also if its name is `soft` or begins with `warn:`.
 const SHARE_SIGNS: [char; 2] = ['<', '>'];
 
-const QUOTA_RULE: &str = "a quota is LIMIT/WINDOW, like 100/minute or 5/10s, or of slots LIMIT in-flight, like 5 in-flight";
+const QUOTA_RULE: &str = "a quota is LIMIT/WINDOW, like 100/minute or 5/10s, or of slots LIMIT in-flight, like 5 in-flight, or a total LIMIT total:IDLE, like 200000 total:7d";
 
 const LIMIT_RULE: &str = "the limit is a whole number from 0 to 4294967295";
 
 const WINDOW_RULE: &str = "the window is day, hour, minute, second, or a number with a unit, like 10s, 250ms or 5 minutes; or that of a calendar, like month@Europe/Berlin";
 
 const SLOTS_RULE: &str = "a quota of slots is LIMIT in-flight, like 5 in-flight, or with a lease from 5s to 10m: 5 in-flight:60s";
+
+const TOTAL_RULE: &str = "a total is LIMIT total:IDLE with the idle time after which it is forgotten, from 1 ms to 366 days, like 200000 total:7d";
 
 const BURST_RULE: &str = "burst may stand once behind a rate, with the units of a token bucket (gcra), like 10/second burst 50";
 
@@ -376,7 +411,7 @@ fn parse_algorithm(text: &str) -> Option<Algorithm> {
     };
     let algorithm = Algorithm::ALL
         .iter()
-        .chain([&Algorithm::InFlight])
+        .chain([&Algorithm::Total, &Algorithm::InFlight])
         .find(|algorithm| algorithm.text() == name)?;
     match (algorithm.buckets(), buckets) {
         (None, None) => Some(*algorithm),
@@ -429,6 +464,8 @@ impl fmt::Display for Quota {
             if !self.has_default_slot_lease() {
                 write!(f, ":{}", self.short_window())?;
             }
+        } else if self.is_total() {
+            write!(f, "{}{TOTAL}:{}", self.limit(), self.short_window())?;
         } else {
             write!(f, "{}/{}", self.limit(), self.window_text())?;
             match self.algorithm() {
@@ -681,6 +718,54 @@ mod tests {
     }
 
     #[test]
+    fn a_total_has_an_idle_time_in_place_of_a_window() {
+        let week = Duration::from_secs(7 * 86_400);
+        let total = Quota::total(200_000, week);
+        for text in [
+            "200000 total:7d",
+            " 200000  total:7 days ",
+            "200000 total: 168h",
+        ] {
+            assert_eq!(text.parse(), Ok(total.clone()), "{text}");
+        }
+        assert_eq!(total.window(), week);
+        assert_eq!(total.algorithm(), Algorithm::Total);
+        assert_eq!(total.to_string(), "200000 total:7d");
+        let day = Quota::total(5, Duration::from_secs(86_400))
+            .soft()
+            .warn_at(80);
+        assert_eq!(day.to_string(), "5 total:1d soft warn:80%");
+        assert_eq!("5 total:day warn:80% soft".parse(), Ok(day));
+        assert_eq!("total".parse(), Ok(Algorithm::Total));
+        let quotas: Quotas = "100/minute, 200000 total:7d; 5 in-flight".parse().unwrap();
+        assert_eq!(
+            quotas.to_string(),
+            "100/minute, 200000 total:7d, 5 in-flight"
+        );
+        for (text, rule) in [
+            ("200000 total", "with the idle time"),
+            ("200000 total:", "with the idle time"),
+            ("200000 total:fortnight", "with the idle time"),
+            ("200000 total:month@UTC", "with the idle time"),
+            ("200000 totals:7d", "with the idle time"),
+            ("200000 total:367d", "from 1 ms to 366 days"),
+            ("200000 total:0s", "from 1 ms to 366 days"),
+            ("x total:7d", "the limit is"),
+            ("200000 total:7d gcra", "with the idle time"),
+            ("200000/7d total", "with the idle time"),
+            ("200000 total:7d a>=5", "shares are counted by"),
+            ("200000 total:7d burst 5", "burst may stand once"),
+            ("200000 total:7d total:7d", "with the idle time"),
+        ] {
+            let error = text.parse::<Quota>().unwrap_err().to_string();
+            assert!(error.contains(rule), "{text:?}: {error}");
+        }
+        // A share may have the name.
+        let quota = Quota::per_minute(9).shares([Share::of("total").reserve(3)]);
+        assert_eq!(quota.to_string().parse(), Ok(quota));
+    }
+
+    #[test]
     fn a_share_may_have_a_part_of_the_limit() {
         for (text, units) in [
             (
@@ -808,9 +893,15 @@ mod tests {
             algorithm in prop::sample::select(Algorithm::ALL),
             buckets in 1..=MAX_BUCKETS,
             warn in 1..=100_u8,
+            is_total: bool,
         ) {
-            let algorithm = algorithm.with_buckets(buckets);
-            let quota = Quota::new(limit, Duration::from_micros(micros)).with_algorithm(algorithm);
+            let algorithm = if is_total { Algorithm::Total } else { algorithm.with_buckets(buckets) };
+            let window = Duration::from_micros(micros);
+            let quota = if is_total {
+                Quota::total(limit, window)
+            } else {
+                Quota::new(limit, window).with_algorithm(algorithm)
+            };
             prop_assert_eq!(quota.to_string().parse(), Ok(quota.clone()));
             let list = Quotas::from([quota.clone().soft(), quota.clone().warn_at(warn), quota.soft().warn_at(warn)]);
             prop_assert_eq!(list.to_string().parse(), Ok(list));
@@ -827,7 +918,7 @@ mod tests {
         }
 
         #[test]
-        fn no_text_panics(text in "[0-9]{0,11} in-flight:?[0-9]{0,22}[a-z]{0,3}|\\PC*|[0-9]{0,22}/[0-9]{0,22} ?[a-z]{0,12} ?[a-z:0-9]{0,9}( soft| warn:[0-9]{0,4}%?){0,3}") {
+        fn no_text_panics(text in "[0-9]{0,11} (in-flight|total):?[0-9]{0,22}[a-z]{0,3}|\\PC*|[0-9]{0,22}/[0-9]{0,22} ?[a-z]{0,12} ?[a-z:0-9]{0,9}( soft| warn:[0-9]{0,4}%?){0,3}") {
             let _ = text.parse::<Quota>();
         }
     }

@@ -351,7 +351,7 @@ impl Counters {
         let judged = quotas.iter().zip(verdicts);
         for (quota, verdict) in judged.filter(|(quota, _)| !quota.is_soft()) {
             if let Some(count) = self.find(quota.stored_count(lease)) {
-                let part = parts_of_1024(verdict.used, quota.limit());
+                let part = used_part(count.algorithm, verdict.used, quota.limit());
                 count.used_part = count.used_part.max(part);
             }
         }
@@ -594,7 +594,7 @@ impl Count {
         let verdict = self.state.check(&check, expires);
         self.note(verdict.changes, check.now, row);
         if check.cost > 0 {
-            self.used_part = parts_of_1024(verdict.used, check.limit);
+            self.used_part = used_part(self.algorithm, verdict.used, check.limit);
         }
         verdict
     }
@@ -671,8 +671,8 @@ fn answer_of(check: &Check<'_>, verdicts: Verdicts, source: Source, now: u64) ->
 
 /// Returns whether counts of this algorithm are counters, which share one key in Redis.
 fn is_in_row(algorithm: Algorithm) -> bool {
-    use Algorithm::{FixedWindow, Gcra, SlidingCounter};
-    matches!(algorithm, FixedWindow | SlidingCounter | Gcra)
+    use Algorithm::{FixedWindow, Gcra, SlidingCounter, Total};
+    matches!(algorithm, FixedWindow | SlidingCounter | Gcra | Total)
 }
 
 /// The question of a request to the counters of a key, and the changes that it has made.
@@ -697,6 +697,8 @@ impl Row {
             Algorithm::FixedWindow => (check.fixed_window_needs(), longest_window(window)),
             // A level drains in whole ticks, each below a hundred-thousandth of the window.
             Algorithm::Gcra => (window + window / 100_000, window),
+            // Totals with any idle times are one count, so its id has none.
+            Algorithm::Total => (check.window, check.window),
             _ => return,
         };
         let time_to_live = time_to_live_millis(longest);
@@ -723,9 +725,13 @@ fn whole_seconds(dies_at: u64) -> u64 {
     (dies_at / 1_000).min(u32::MAX.into()) * 1_000_000
 }
 
-/// Returns `used` of `limit` in 1/1024, rounded up.
+/// Returns `used` of `limit` in 1/1024, rounded up. Of a total, no unit is forgotten early: it would be admitted again, whatever
+/// time passes.
 #[inline]
-fn parts_of_1024(used: u32, limit: u32) -> u16 {
+fn used_part(algorithm: Algorithm, used: u32, limit: u32) -> u16 {
+    if algorithm == Algorithm::Total && used > 0 {
+        return u16::MAX;
+    }
     let part = (u64::from(used) * 1_024).div_ceil(u64::from(limit.max(1)));
     u16::try_from(part).unwrap_or(u16::MAX)
 }

@@ -36,4 +36,6 @@ mod shares;
 #[cfg(feature = "redis")]
 mod soft;
 #[cfg(feature = "redis")]
+mod totals;
+#[cfg(feature = "redis")]
 mod waiting;

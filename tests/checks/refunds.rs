@@ -11,7 +11,7 @@ use tollgate::store::protocol::{Check, StoreFuture, StoreId, Subject};
 use tollgate::store::{Store, TestClock};
 use tollgate::{Algorithm, Decision, ErrorKind, MemoryStore, Quota, RateLimiter};
 
-use crate::support::algorithms::{algorithms, part_of};
+use crate::support::algorithms::{algorithms, part_of, quota_by};
 use crate::support::block_on;
 use crate::support::cases::cases;
 
@@ -32,6 +32,7 @@ fn place(algorithm: Algorithm, unit: &Unit) -> (u64, usize) {
     match algorithm {
         Algorithm::SlidingBuckets(_) => (time / BUCKET, begun),
         Algorithm::FixedWindow | Algorithm::SlidingCounter => (time / WINDOW, begun),
+        Algorithm::Total => (0, begun),
         // The units of a log are found by their time.
         _ => (time, 0),
     }
@@ -67,6 +68,7 @@ fn used(algorithm: Algorithm, units: &[Unit], now: u64) -> u64 {
             count(&|time| (time / BUCKET + 1) * BUCKET - 1 + WINDOW > now)
         }
         Algorithm::FixedWindow => count(&|time| time / WINDOW == window),
+        Algorithm::Total => units.len(),
         Algorithm::SlidingCounter => {
             let before = count(&|time| time / WINDOW + 1 == window) as u64;
             let part = (before * (WINDOW - now % WINDOW)).div_ceil(WINDOW);
@@ -98,13 +100,14 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 fn limiter(clock: &TestClock, algorithm: Algorithm) -> RateLimiter {
-    let quota = Quota::new(LIMIT, Duration::from_micros(WINDOW)).with_algorithm(algorithm);
+    let quota = quota_by(algorithm, LIMIT, Duration::from_micros(WINDOW));
     RateLimiter::new(MemoryStore::with_clock(clock.clone()), quota)
 }
 
-/// Returns any algorithm, with 10 buckets.
+/// Returns any algorithm, with 10 buckets, also that of totals.
 fn any_algorithm() -> impl Strategy<Value = Algorithm> {
-    prop::sample::select(algorithms(10).collect::<Vec<_>>())
+    let all = algorithms(10).chain([Algorithm::Total]);
+    prop::sample::select(all.collect::<Vec<_>>())
 }
 
 async fn taken_back_as_listed(algorithm: Algorithm, steps: Vec<Step>) -> Result<(), TestCaseError> {
@@ -251,7 +254,7 @@ proptest! {
             let clock = TestClock::new();
             let store = MemoryStore::with_clock(clock.clone());
             let limited_to = |limit| {
-                let quota = Quota::new(limit, Duration::from_micros(WINDOW)).with_algorithm(algorithm);
+                let quota = quota_by(algorithm, limit, Duration::from_micros(WINDOW));
                 RateLimiter::new(store.clone(), quota)
             };
             let (before, after) = (limited_to(limits.0), limited_to(limits.1));
@@ -287,7 +290,7 @@ proptest! {
         block_on(async {
             let clock = TestClock::new();
             let window = Duration::from_micros(window);
-            let quota = Quota::new(limit, window).with_algorithm(algorithm);
+            let quota = quota_by(algorithm, limit, window);
             let limiter = RateLimiter::new(MemoryStore::with_clock(clock.clone()), quota);
             for (cost, step) in charges {
                 let _ = limiter.check_n("ada", part_of(limit, cost)).await.unwrap();

@@ -12,3 +12,4 @@ mod http;
 #[cfg(feature = "redis")]
 mod nested;
 mod refusals;
+mod totals;

@@ -4,6 +4,7 @@ use std::env;
 use std::net::SocketAddr;
 use std::process::Command;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::request::Parts;
@@ -287,6 +288,10 @@ async fn what_is_never_admitted_is_said_once_at_the_first_request() {
     assert_eq!(said_of(&none, requests(MANY)).await, [""; 0]);
     // Others wait.
     assert_eq!(said_of(&costing(50), requests(MANY)).await, [""; 0]);
+    // A total that is used up is meant to refuse.
+    let day = Duration::from_secs(86_400);
+    let total = RateLimitLayer::new(MemoryStore::new(), Quota::total(50, day)).key(key::global());
+    assert_eq!(said_of(&total, requests(MANY)).await, [""; 0]);
 }
 
 /// Returns the warnings about quotas that may have the limit 0.

@@ -12,6 +12,7 @@ use tollgate::{
     Source,
 };
 
+use crate::support::algorithms::quota_by;
 use crate::support::block_on;
 
 const LIMITERS: [&str; 3] = ["user", "tenant", "service"];
@@ -35,9 +36,10 @@ fn quotas() -> impl Strategy<Value = Vec<Quota>> {
         Just(Algorithm::SlidingBuckets(4)),
         Just(Algorithm::FixedWindow),
         Just(Algorithm::Gcra),
+        Just(Algorithm::Total),
     ];
     let quota = (1_u32..9, 10_u64..200, algorithm).prop_map(|(limit, millis, algorithm)| {
-        Quota::new(limit, Duration::from_millis(millis)).with_algorithm(algorithm)
+        quota_by(algorithm, limit, Duration::from_millis(millis))
     });
     proptest::collection::vec(quota, 1..4)
 }

@@ -15,6 +15,7 @@ use tollgate::store::TestClock;
 use tollgate::store::protocol::{Answer, Answers, Subject};
 use tollgate::{Algorithm, Error, ErrorKind, Key, Quota, Quotas, RedisStore};
 
+use crate::support::algorithms::quota_by;
 use crate::support::cases::some_or_all;
 use crate::support::redis_server::{RedisServer, run};
 use crate::support::stored::{log_of, name_of};
@@ -167,6 +168,9 @@ enum Counter {
         level: u64,
         rate: u64,
     },
+    Total {
+        count: u64,
+    },
 }
 
 impl Counter {
@@ -181,6 +185,7 @@ impl Counter {
                 previous: 0,
                 count: 0,
             },
+            Algorithm::Total => Self::Total { count: 0 },
             _ => Self::Gcra {
                 time: 0,
                 level: 0,
@@ -201,7 +206,7 @@ impl Counter {
             } if *window > current => {
                 (*window, *previous, *count) = (current, 0, *previous + *count);
             }
-            Self::Sliding { .. } => {}
+            Self::Sliding { .. } | Self::Total { .. } => {}
             Self::Gcra { time, .. } => *time = now.min(*time),
         }
     }
@@ -236,7 +241,7 @@ impl Counter {
 
     fn used(self, length: u64, now: u64) -> u64 {
         match self.at(length, now) {
-            Self::Fixed { count, .. } => count,
+            Self::Fixed { count, .. } | Self::Total { count } => count,
             Self::Sliding {
                 window,
                 previous,
@@ -252,7 +257,9 @@ impl Counter {
     fn charge(&mut self, quota: &Quota, length: u64, now: u64, units: u64) {
         *self = self.at(length, now);
         match self {
-            Self::Fixed { count, .. } | Self::Sliding { count, .. } => *count += units,
+            Self::Fixed { count, .. } | Self::Sliding { count, .. } | Self::Total { count } => {
+                *count += units;
+            }
             Self::Gcra { level, rate, .. } => {
                 (*level, *rate) = (*level + units * length, quota.limit().into());
             }
@@ -310,10 +317,12 @@ impl Model {
         let (algorithm, window) = (quota.algorithm(), quota.window());
         let name = name_of(&format!("{{l,{key}}}"), algorithm, window);
         let is_row = name.ends_with('}');
-        (
-            name,
-            is_row.then(|| (format!("{algorithm:?}"), micros(window))),
-        )
+        // All totals of a key are one count.
+        let window = match algorithm {
+            Algorithm::Total => 0,
+            _ => micros(window),
+        };
+        (name, is_row.then(|| (format!("{algorithm:?}"), window)))
     }
 
     /// The length of a bucket, or 0, and the time of a charge.
@@ -329,9 +338,10 @@ impl Model {
 
     fn value(&mut self, key: &str, quota: &Quota) -> &mut Value {
         let new = || match quota.algorithm() {
-            algorithm @ (Algorithm::FixedWindow | Algorithm::SlidingCounter | Algorithm::Gcra) => {
-                Value::Counter(Counter::new(algorithm))
-            }
+            algorithm @ (Algorithm::FixedWindow
+            | Algorithm::SlidingCounter
+            | Algorithm::Gcra
+            | Algorithm::Total) => Value::Counter(Counter::new(algorithm)),
             _ => Value::Log(Log::default()),
         };
         self.values
@@ -398,14 +408,19 @@ impl Model {
                 Value::Log(log) => log.time_of(now, window, target),
                 Value::Counter(counter) => counter.time_of(window, now, target),
             };
-            let wait = if cost.max(1) > limit {
+            let is_total = quota.algorithm() == Algorithm::Total;
+            let has_no_room = cost > 0 && used + cost > limit;
+            let wait = if cost.max(1) > limit || is_total && has_no_room {
                 -1
-            } else if cost > 0 && used + cost > limit {
+            } else if has_no_room {
                 time_of(limit - cost).cast_signed()
             } else {
                 0
             };
-            let reset = used.min(limit).checked_sub(1).map_or(0, time_of);
+            let reset = match used.min(limit).checked_sub(1) {
+                Some(target) if !is_total => time_of(target),
+                _ => 0,
+            };
             numbers.push((used, wait, reset));
         }
         numbers
@@ -446,6 +461,8 @@ impl Model {
             }
             let used = match value {
                 Value::Log(log) => log.used(now, log.longest),
+                // Forgotten with its units.
+                Value::Counter(Counter::Total { .. }) => 0,
                 Value::Counter(counter) => {
                     counter.used(place.1.as_ref().map_or(0, |(_, window)| *window), now)
                 }
@@ -529,13 +546,17 @@ impl Sequence {
             (false, false) => [1, 3, 10, 40],
         };
         let limit = self.pick(&limits);
-        Quota::new(limit, Duration::from_micros(self.window * windows)).with_algorithm(algorithm)
+        quota_by(
+            algorithm,
+            limit,
+            Duration::from_micros(self.window * windows),
+        )
     }
 
     /// Makes plans of several quotas each; steady keys have one quota, of which the limit changes.
     fn make_plans(&mut self, seed: u64) {
         let mut algorithms = Algorithm::ALL.to_vec();
-        algorithms.push(Algorithm::SlidingBuckets(1));
+        algorithms.extend([Algorithm::SlidingBuckets(1), Algorithm::Total]);
         if self.is_steady {
             // In turn, so that a few sequences meet the loop of each.
             let turn = usize::try_from(seed / 2).unwrap() % algorithms.len();
@@ -557,7 +578,7 @@ impl Sequence {
             if let (true, Some(first)) = (self.is_steady, self.model.plans.first()) {
                 let limit = quotas[0].limit();
                 let first = first.iter().next().unwrap();
-                quotas = vec![Quota::new(limit, first.window()).with_algorithm(first.algorithm())];
+                quotas = vec![quota_by(first.algorithm(), limit, first.window())];
             }
             self.model.plans.push(quotas.into());
         }

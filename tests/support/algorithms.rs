@@ -1,7 +1,9 @@
 //! What the docs of `Algorithm` promise, written a second time for the tests.
 #![allow(dead_code, reason = "each test uses a part")]
 
-use tollgate::Algorithm;
+use std::time::Duration;
+
+use tollgate::{Algorithm, Quota};
 
 /// Returns each algorithm, with this many buckets.
 pub(crate) fn algorithms(buckets: u16) -> impl Iterator<Item = Algorithm> + Clone {
@@ -9,6 +11,14 @@ pub(crate) fn algorithms(buckets: u16) -> impl Iterator<Item = Algorithm> + Clon
         Algorithm::SlidingBuckets(_) => Algorithm::SlidingBuckets(buckets),
         algorithm => *algorithm,
     })
+}
+
+/// Returns a quota that this algorithm counts. Of a total, the window is the idle time.
+pub(crate) fn quota_by(algorithm: Algorithm, limit: u32, window: Duration) -> Quota {
+    match algorithm {
+        Algorithm::Total => Quota::total(limit, window),
+        algorithm => Quota::new(limit, window).with_algorithm(algorithm),
+    }
 }
 
 /// Returns the most units in any span as long as the window.

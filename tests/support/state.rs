@@ -80,6 +80,7 @@ fn row(mut rest: &[u8]) -> Option<String> {
                     ("rate", 4),
                 ],
             ),
+            b't' => ("total", &[("count", 4)]),
             _ => return None,
         };
         let window = number(&mut window, 6)?;

@@ -209,6 +209,12 @@ fn acquired(mut decided: DecidedCheck) -> Acquired {
 fn not_acquired(decision: &DecisionView, why: Option<WhyTooLate>, max_wait: Duration) -> Error {
     let reported = decision.reported_level();
     let limiter = reported.map_or("", |level| level.limiter());
+    if decision.reported().is_some_and(|quota| quota.is_used_up()) {
+        let text = format!(
+            "limiter {limiter:?} grants no permit: its total is used up, and no unit returns with time: raise the limit"
+        );
+        return Error::new(ErrorKind::MaxWait, text);
+    }
     if decision.retry_after().is_none() {
         let text = format!(
             "limiter {limiter:?} never grants this permit: its cost or its slots are above the limit"

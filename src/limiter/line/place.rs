@@ -309,7 +309,7 @@ fn time_between_units(level: LevelDecision<'_>) -> Duration {
     level
         .quotas()
         .map(|quota| quota.quota())
-        .filter(|quota| !quota.is_in_flight())
+        .filter(|quota| quota.is_rate())
         .filter_map(|quota| quota.window().checked_div(quota.limit()))
         .min()
         .unwrap_or_default()

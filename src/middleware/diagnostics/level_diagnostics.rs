@@ -71,10 +71,12 @@ impl FailedChecks {
 }
 
 impl LevelDiagnostics {
-    /// Logs that a request can never be admitted: its cost is above the limit, or the limit is 0.
+    /// Logs that a request can never be admitted: its cost is above the limit, or the limit is 0. A total that is used up is
+    /// meant to refuse.
     #[inline]
     pub(in crate::middleware) fn observe_refusal(&self, limiter: &str, decision: &DecisionView) {
-        if decision.retry_after().is_none() {
+        let is_used_up = || decision.reported().is_some_and(|quota| quota.is_used_up());
+        if decision.retry_after().is_none() && !is_used_up() {
             self.never_admitted(limiter, decision);
         }
     }

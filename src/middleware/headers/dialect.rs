@@ -50,8 +50,8 @@
 /// - those of a layer with [hidden](crate::RateLimitLayer::hidden) limits only;
 /// - redirects with no units left: a client that reads 0 might not follow the redirect.
 ///
-/// A 429 has a `Retry-After`, unless no wait helps because the cost is above a limit. Scripts in a browser can
-/// read the headers only if CORS exposes them: see [`cors`](crate::cors).
+/// A 429 has a `Retry-After`, unless no wait helps: the cost is above a limit, or a [total](crate::Quota::total) is used up.
+/// Scripts in a browser can read the headers only if CORS exposes them: see [`cors`](crate::cors).
 ///
 /// # Numbers
 ///

@@ -144,17 +144,17 @@ fn limit(name: &str, quota: QuotaDecision<'_>, window: Option<Duration>) -> Stri
     text
 }
 
-/// `None` if the window is not whole seconds: the draft has no fractions of seconds, and `w` is optional.
+/// `None` for a total, and if the window is not whole seconds: the draft has no fractions of seconds, and `w` is optional.
 fn window_seconds(quota: &Quota) -> Option<u64> {
     let window = quota.window();
-    (window.subsec_nanos() == 0).then_some(window.as_secs())
+    (quota.is_rate() && window.subsec_nanos() == 0).then_some(window.as_secs())
 }
 
 /// The time in which at most the remaining units can be used.
 ///
-/// After a refusal, it is the wait until the request is admitted. `None` for slots, and if no wait helps.
+/// After a refusal, it is the wait until the request is admitted. `None` for slots and totals, and if no wait helps.
 fn effective_window(quota: QuotaDecision<'_>) -> Option<Duration> {
-    if quota.quota().is_in_flight() {
+    if !quota.quota().is_rate() {
         return None;
     }
     if !quota.is_allowed() {

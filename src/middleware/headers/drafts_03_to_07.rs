@@ -94,13 +94,13 @@ pub(super) fn raise(least: Duration, headers: &mut HeaderMap) {
     }
 }
 
-/// Returns the policies as a list: `10;w=1, 100;w=60`. It is empty if there are only slots, because they have no window, which
-/// these drafts require.
+/// Returns the policies as a list: `10;w=1, 100;w=60`. It is empty if there are only slots and totals, because they have no
+/// window, which these drafts require.
 fn policies(decision: &DecisionView) -> String {
     let quotas = decision.levels().flat_map(|level| level.quota_list());
     let are_all_soft = quotas.clone().all(Quota::is_soft);
     let quotas: Vec<_> = quotas
-        .filter(|quota| !quota.is_in_flight() && (are_all_soft || !quota.is_soft()))
+        .filter(|quota| quota.is_rate() && (are_all_soft || !quota.is_soft()))
         .collect();
     quotas
         .iter()
@@ -126,7 +126,7 @@ fn is_implied(quota: &Quota, index: usize, quotas: &[&Quota]) -> bool {
     })
 }
 
-/// Returns limit, remaining units and reset, or `None` if there are only slots, because they have no window.
+/// Returns limit, remaining units and reset, or `None` if there are only slots and totals, because they have no window.
 ///
 /// The limit is that of the quota with the fewest units left, which is mostly the reported one. On a 429, the reset is the
 /// wait of `Retry-After`, as draft 7 requires, and at least `least`.
@@ -159,5 +159,5 @@ fn numbers(
 
 fn is_rate(quota: QuotaDecision<'_>, is_soft: bool) -> bool {
     let quota = quota.quota();
-    !quota.is_in_flight() && quota.is_soft() == is_soft
+    quota.is_rate() && quota.is_soft() == is_soft
 }

@@ -4,7 +4,7 @@ use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 
 use crate::decision::{QuotaDecision, Source};
 use crate::limiter::DecisionView;
-use crate::quota::Quota;
+use crate::quota::{Algorithm, Quota};
 
 /// The characters that are percent-encoded: all but printable ASCII, since a string of a structured field
 /// allows no others. `%` is encoded too, so that two names never have the same encoding.
@@ -22,7 +22,7 @@ pub(super) fn quota_names(decision: &DecisionView) -> Vec<String> {
 /// Names all quotas of these limiters. No two names are equal, even without regard to case.
 ///
 /// A policy has the name of its quota, or else of its limiter. If the limiter has several quotas, its name is
-/// followed by the window.
+/// followed by the window, or by `total`.
 pub(in crate::middleware) fn policy_names<'a>(
     limits: impl IntoIterator<Item = (&'a str, &'a [Quota])>,
 ) -> Vec<String> {
@@ -39,13 +39,22 @@ pub(in crate::middleware) fn policy_names<'a>(
             let name = match quota.name().filter(|name| !name.is_empty()) {
                 Some(name) => encoded(name),
                 None if is_only && !limiter.is_empty() => encoded(limiter),
-                None if limiter.is_empty() => quota.short_window(),
-                None => format!("{}-{}", encoded(limiter), quota.short_window()),
+                None if limiter.is_empty() => window_name(quota),
+                None => format!("{}-{}", encoded(limiter), window_name(quota)),
             };
             names.push(made_unique(name, &names));
         }
     }
     names
+}
+
+/// The idle time of a total is no window, and may change.
+fn window_name(quota: &Quota) -> String {
+    if quota.is_total() {
+        Algorithm::Total.to_string()
+    } else {
+        quota.short_window()
+    }
 }
 
 /// Returns the quotas that counted a request, each with its name of [`quota_names`].
@@ -137,6 +146,7 @@ mod tests {
             Quota::per_day(2_000),
             Quota::per_hour(300).with_name("hourly"),
             Quota::new(1, Duration::from_micros(1_500)),
+            Quota::total(5, Duration::from_secs(90)),
         ];
         assert_eq!(
             names("search", &quotas),
@@ -145,7 +155,8 @@ mod tests {
                 "search-90s",
                 "search-1d",
                 "hourly",
-                "search-1500us"
+                "search-1500us",
+                "search-total"
             ]
         );
     }

@@ -15,8 +15,8 @@ pub(in crate::middleware) fn whole_seconds(duration: Duration) -> u64 {
 ///
 /// `None` if no wait helps.
 pub(super) fn reported_wait(quota: QuotaDecision<'_>) -> Option<Duration> {
-    if quota.quota().is_in_flight() {
-        // Nobody knows when a slot is given back.
+    if !quota.quota().is_rate() {
+        // Nobody knows when a slot is given back, and no unit of a total returns with time.
         None
     } else if quota.is_allowed() {
         Some(quota.reset_after())

@@ -6,6 +6,7 @@ use http::{HeaderValue, Response, StatusCode};
 
 use super::rejection::{Rejection, RejectionCause, RejectionReason};
 use super::text::above_share;
+use crate::limiter::DecisionView;
 use crate::middleware::headers::{violated_policies, whole_seconds};
 
 const MEDIA_TYPE: HeaderValue = HeaderValue::from_static("application/problem+json");
@@ -147,12 +148,20 @@ fn detail(rejection: &Rejection) -> String {
             let seconds = whole_seconds(wait).max(1);
             format!("The same request can be satisfied in {seconds} s.")
         }
+        (RejectionReason::Refused(decision), None) if is_used_up(decision) => {
+            "The quota is used up: waiting does not help.".to_owned()
+        }
         (RejectionReason::Refused(decision), None) if above_share(decision).is_none() => {
             "The request asks for more than the quota ever allows: waiting does not help."
                 .to_owned()
         }
         _ => rejection.to_string(),
     }
+}
+
+fn is_used_up(decision: &DecisionView) -> bool {
+    let visible = decision.visible();
+    visible.reported().is_some_and(|quota| quota.is_used_up())
 }
 
 /// Appends a JSON string. A document with five members needs no serializer.

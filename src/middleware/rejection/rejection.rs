@@ -150,7 +150,8 @@ impl Rejection {
     /// Returns the time after which the client can retry.
     ///
     /// It is the exact wait if a rate refused the request, an [estimate](DecisionView::is_wait_estimated) if slots did, and
-    /// one second if the store failed. `None` if no wait helps: the cost is above a limit, or the request has no key.
+    /// one second if the store failed. `None` if no wait helps: the cost is above a limit, a
+    /// [total](crate::Quota::total) is used up, or the request has no key.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         match &self.reason {

@@ -296,13 +296,17 @@ proptest::proptest! {
     /// they admit.
     #[test]
     fn a_soft_quota_counts_what_it_would_admit_if_it_refused(
-        algorithm in proptest::sample::select(Algorithm::ALL),
+        algorithm in proptest::sample::select([Algorithm::ALL, &[Algorithm::Total]].concat()),
         limits in proptest::array::uniform4(0..12_u32),
         steps in proptest::collection::vec(soft_step(), 1..80),
     ) {
         let [hard, soft, equal, long] = limits;
         let window = |limit, seconds| {
-            Quota::new(limit, std::time::Duration::from_secs(seconds)).with_algorithm(algorithm)
+            let window = std::time::Duration::from_secs(seconds);
+            match algorithm {
+                Algorithm::Total => Quota::total(limit, window),
+                algorithm => Quota::new(limit, window).with_algorithm(algorithm),
+            }
         };
         let all = [window(hard + 5, 10), window(soft, 10), window(equal, 10), window(long, 60)];
         let model = all.clone().map(Quotas::from);
@@ -372,7 +376,7 @@ fn refund_of(
 }
 
 /// A list of quotas of every algorithm, some with shares, soft quotas and slots.
-const LISTS: [&str; 9] = [
+const LISTS: [&str; 10] = [
     "9/second, 40/minute",
     "9/second critical>=3 batch<=4, 40/minute",
     "9/second sliding-buckets:7",
@@ -382,6 +386,7 @@ const LISTS: [&str; 9] = [
     "9/second gcra, 7/second sliding-counter soft",
     "4 in-flight, 20/second",
     "9/second sliding-buckets:4 a>=2 b<=5, 9/second gcra",
+    "9 total:1s, 7 total:3s soft, 9/second fixed-window",
 ];
 
 /// Counters that are stored and read back before each step answer as those that stay in memory.

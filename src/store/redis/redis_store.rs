@@ -194,8 +194,8 @@ pub(crate) trait FeatureRedis1 {
 ///
 /// A limiter and a key have at most one string for each of these, however many quotas there are:
 ///
-/// - all counters, [`FixedWindow`](crate::Algorithm::FixedWindow), [`SlidingCounter`](crate::Algorithm::SlidingCounter)
-///   and [`Gcra`](crate::Algorithm::Gcra): `prefix:v3:{limiter,key}`,
+/// - all counters, [`FixedWindow`](crate::Algorithm::FixedWindow), [`SlidingCounter`](crate::Algorithm::SlidingCounter),
+///   [`Gcra`](crate::Algorithm::Gcra) and the [total](crate::Quota::total): `prefix:v3:{limiter,key}`,
 /// - all quotas of [`SlidingLog`](crate::Algorithm::SlidingLog): `prefix:v3:{limiter,key}:log`,
 /// - [`SlidingBuckets`](crate::Algorithm::SlidingBuckets) of one length: `prefix:v3:{limiter,key}:buckets:length`,
 /// - all quotas [in flight](crate::Quota::in_flight): `prefix:v3:{limiter,key}:in_flight`.
@@ -205,8 +205,8 @@ pub(crate) trait FeatureRedis1 {
 /// A key has at most about 1 100 counters of [`Gcra`](crate::Algorithm::Gcra), or twice as many of another algorithm;
 /// a check of more fails.
 ///
-/// Every key has a TTL of at most two windows, or leases of slots, and a second. All keys of a check are in one cluster slot. The
-/// [blocked](crate::Admin::block) keys are in `prefix:v3:{blocks}` until the last block has ended. With
+/// Every key has a TTL of at most two windows, idle times of a total or leases of slots, and a second. All keys of a check
+/// are in one cluster slot. The [blocked](crate::Admin::block) keys are in `prefix:v3:{blocks}` until the last block has ended. With
 /// [`block_after`](crate::RateLimiter::block_after), the refusals and the blocks of a key are counted like units, under
 /// the name `blocks=limiter`: in `prefix:v3:{blocks=limiter,key}:buckets:length` and
 /// `prefix:v3:{blocks=limiter,key}:log`. An [unblock](crate::Admin::unblock) of the last hour is in

@@ -42,6 +42,8 @@ async fn decisions_are_those_of_the_store_in_memory() {
         "9/second sorted-set-log, 6/second soft",
         "9/second sliding-counter, 30/minute gcra",
         "9/second fixed-window, 7/second sliding-counter soft",
+        "20 total:10s, 9/second",
+        "15 total:1s, 12 total:3s soft",
     ]
     .into_iter()
     .enumerate()

@@ -34,7 +34,10 @@ impl Value {
                 length: window.div_ceil(quota.algorithm().parts()),
             },
             Algorithm::SortedSetLog => Self::SortedSet { window },
-            Algorithm::SlidingCounter | Algorithm::FixedWindow | Algorithm::Gcra => Self::Row,
+            Algorithm::SlidingCounter
+            | Algorithm::FixedWindow
+            | Algorithm::Gcra
+            | Algorithm::Total => Self::Row,
             Algorithm::InFlight => Self::InFlight,
         }
     }
@@ -205,6 +208,7 @@ impl<'a> Count<'a> {
             && !self.is_soft()
             && !self.have_shares()
             && quota.calendar().is_none()
+            && !quota.is_total()
     }
 }
 
@@ -218,6 +222,8 @@ fn header(quota: &Quota, lease: u64) -> Header {
         Algorithm::FixedWindow => counter_header(b'f', window),
         Algorithm::SlidingCounter => counter_header(b'c', window),
         Algorithm::Gcra => counter_header(b'g', window),
+        // One count for any idle time.
+        Algorithm::Total => counter_header(b't', 0),
         Algorithm::SlidingLog | Algorithm::SlidingBuckets(_) => {
             let mut header = Header::new();
             header.push(b'l');

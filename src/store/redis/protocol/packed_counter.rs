@@ -20,6 +20,7 @@ pub(super) fn take(algorithm: Algorithm, bytes: &mut &[u8]) -> TakenCounter {
         Algorithm::FixedWindow => &[8, 4],
         Algorithm::SlidingCounter => &[8, 4, 4],
         Algorithm::Gcra => &[8, 4, 8, 4, 4],
+        Algorithm::Total => &[4],
         _ => return TakenCounter::Missing,
     };
     let length = GENERATION + sizes.iter().sum::<usize>();

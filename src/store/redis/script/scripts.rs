@@ -50,20 +50,21 @@ macro_rules! scripts {
 
 // The loop of an algorithm stands before all functions: if it leaves no entry, the script returns and none is created.
 scripts! {
-    /// Decides checks of this algorithm, as the next four do of theirs.
+    /// Decides checks of this algorithm, as the next five do of theirs.
     log: "call" "log_loop" "prelude" "shares" "log" "decide";
     fixed_window: "call" "counters_loop" "prelude" "counters" "fixed_window" "decide";
     sliding_counter: "call" "counters_loop" "prelude" "counters" "sliding_counter" "decide";
     gcra: "call" "counters_loop" "prelude" "counters" "gcra" "decide";
     sorted_set_log: "call" "prelude" "sorted_set_log" "decide";
+    total: "call" "prelude" "counters" "total" "decide";
     /// Decides checks of several algorithms.
-    mixed: "call" "prelude" "shares" "log" "counters" "fixed_window" "sliding_counter" "gcra" "sorted_set_log"
-        "decide";
+    mixed: "call" "prelude" "shares" "log" "counters" "fixed_window" "sliding_counter" "gcra" "total"
+        "sorted_set_log" "decide";
     /// Decides checks of any algorithms in a call that also has slots in flight.
-    in_flight: "call" "prelude" "shares" "log" "counters" "fixed_window" "sliding_counter" "gcra" "sorted_set_log"
-        "in_flight" "decide";
+    in_flight: "call" "prelude" "shares" "log" "counters" "fixed_window" "sliding_counter" "gcra" "total"
+        "sorted_set_log" "in_flight" "decide";
     /// Gives units of a check back, credits units to a key, or forgets its counts.
-    refund: "call" "prelude" "shares" "log" "log_refund" "counters" "fixed_window" "sliding_counter" "gcra"
+    refund: "call" "prelude" "shares" "log" "log_refund" "counters" "fixed_window" "sliding_counter" "gcra" "total"
         "counters_refund" "gcra_refund" "sorted_set_log" "sorted_set_refund" "refund";
     /// Blocks or unblocks a key.
     block: "block";
@@ -86,6 +87,7 @@ impl Scripts {
             Some(Algorithm::SlidingCounter) => &self.sliding_counter,
             Some(Algorithm::Gcra) => &self.gcra,
             Some(Algorithm::SortedSetLog) => &self.sorted_set_log,
+            Some(Algorithm::Total) => &self.total,
             Some(Algorithm::InFlight) => &self.in_flight,
             None => &self.mixed,
         }
