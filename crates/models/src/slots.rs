@@ -1,4 +1,8 @@
-//! Slots in flight of one key: processes state what they hold, and the server grants what is free.
+//! Slots in flight and held units of one key: processes state what they hold and what they have used, and the server grants
+//! what is free.
+//!
+//! A held unit that its process uses is charged with the next message. What is charged never returns, as with a total. Slots
+//! are units that nobody uses up.
 //!
 //! Follows `src/limiter/in_flight` and `lua/in_flight.lua`. A process is a holder with one table of permits. What it does at once
 //! under its lock is one action here. A process that does nothing while time passes is one that is stopped.
@@ -30,6 +34,10 @@ struct Slots {
     steps: u8,
     /// How often the server may lose its data.
     losses: u8,
+    /// How many held units may be used. 0 for slots.
+    uses: u8,
+    /// How often a table may forget the key, and count from the highest sum that it had of any key.
+    forgets: u8,
     fault: Option<Fault>,
 }
 
@@ -70,6 +78,24 @@ enum Fault {
     ClampNotWritten,
     /// An entry ends at the latest after the lease of the process that asks.
     ClampToLeaseOfAsker,
+    /// The server charges what a message has beyond its acknowledged sum, whatever the entry has.
+    TrustAcknowledged,
+    /// The server charges what a message has beyond the sum of the entry, if there is one.
+    TrustEntry,
+    /// An entry with a sum goes with its lease.
+    SumGoesWithLease,
+    /// A table that forgets a key counts from 0 when it comes back.
+    SumRestarts,
+    /// A process gives a unit up before it counts it as used.
+    UnitBeforeSum,
+    /// A refused message charges nothing.
+    RefusalChargesNothing,
+    /// What is used of a lost permit is not counted.
+    LostUseNotCounted,
+    /// A reply acknowledges what was used after its message was sent.
+    ReplyAcknowledgesAll,
+    /// A table forgets a key although the server has not acknowledged all that was used.
+    ForgetsUnacknowledged,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -79,6 +105,12 @@ struct State {
     kills: u8,
     steps: u8,
     losses: u8,
+    uses: u8,
+    forgets: u8,
+    /// The units that are charged.
+    used: u8,
+    /// Units were charged that their process could not know it had.
+    has_overrun: bool,
     /// The clock has stepped back, and no message was decided since.
     has_stepped: bool,
     /// A grant has exceeded the limit after the loss of data, though every process had stated what it holds.
@@ -113,6 +145,13 @@ struct Holder {
     returned: i8,
     /// The server has heard of it since it lost its data.
     is_heard: bool,
+    /// The sum of all that it has used of the key, and the part that is acknowledged.
+    spent: u8,
+    acknowledged: u8,
+    /// The units that it has used and the server has not charged. Below 0 if some are charged twice.
+    uncharged: i8,
+    /// The units that it has given up and not counted yet. Only without the rule that both are one step.
+    uncounted: u8,
     name: Name,
 }
 
@@ -120,6 +159,8 @@ struct Holder {
 struct Entry {
     sequence: u8,
     slots: u8,
+    /// The sum of all that the holder has used, as far as it is charged.
+    spent: u8,
     /// The ticks until its lease ends. Below 0 if it has ended, and nobody has looked.
     left: i8,
 }
@@ -130,6 +171,8 @@ struct Request {
     held: u8,
     known: u8,
     wanted: u8,
+    spent: u8,
+    acknowledged: u8,
     is_stated: bool,
     /// It was sent after the last loss of data.
     is_new: bool,
@@ -138,6 +181,7 @@ struct Request {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct Message {
     sequence: u8,
+    spent: u8,
     checks: u8,
     replies: u8,
     /// The slots that were granted. `None` if a check was superseded.
@@ -175,6 +219,13 @@ enum Step {
     /// It drops a permit, which may be lost.
     Release,
     ReleaseLost,
+    /// It uses a unit of a permit, which may be lost.
+    Use,
+    UseLost,
+    /// It counts a unit as used that it has given up before.
+    Count,
+    /// Its table forgets the key.
+    Forget,
     /// It is killed, and another one starts. Requests are lost, or late.
     Kill(Rest),
 }
@@ -203,13 +254,27 @@ impl Holder {
             silent: 0,
             returned: 0,
             is_heard: true,
+            spent: 0,
+            acknowledged: 0,
+            uncharged: 0,
+            uncounted: 0,
             name,
         }
     }
 
-    /// Returns the slots of permits that are not lost.
+    /// Returns the slots of permits that are not lost, and what was used of them and is not charged yet.
     fn valid_slots(&self) -> u8 {
-        if self.valid > 0 { self.held } else { 0 }
+        let uncharged = u8::try_from(self.uncharged).unwrap_or(0);
+        if self.valid > 0 {
+            self.held + uncharged
+        } else {
+            0
+        }
+    }
+
+    /// Returns whether the server knows all that was used.
+    fn is_acknowledged(&self) -> bool {
+        self.spent == self.acknowledged && self.uncounted == 0
     }
 
     /// Makes the permits lost if their time has passed.
@@ -252,9 +317,10 @@ impl Holder {
             .is_some_and(|entry| entry.slots > 0)
     }
 
-    /// Returns whether nobody will hear of it any more.
-    fn is_gone(&self) -> bool {
-        self.is_dead && self.entry.is_none() && self.requests.iter().all(Option::is_none)
+    /// Returns whether nobody will hear of it any more. `oldest` is the least time that an entry can have left.
+    fn is_gone(&self, oldest: i8) -> bool {
+        let has_ended = self.entry.is_none_or(|entry| entry.left <= oldest);
+        self.is_dead && has_ended && self.requests.iter().all(Option::is_none)
     }
 
     /// Replaces sequences by their ranks: only their order counts.
@@ -278,8 +344,12 @@ impl Holder {
 
     /// Gives states that differ only in what nothing reads the same form.
     fn normalize(&mut self) {
-        if self.held == 0 {
+        if self.held == 0 && self.uncharged == 0 {
             self.valid = 0;
+        }
+        if self.is_dead && self.uncharged > 0 {
+            // Its late requests may charge less than it has used, but never more.
+            (self.spent, self.acknowledged) = (0, 0);
         }
         if self.valid == 0 && self.message.is_none() {
             // A clock that misses a tick now makes no time longer that it measures.
@@ -306,18 +376,51 @@ impl Slots {
         }
     }
 
+    /// Returns the least time that an entry can have left: after that, no step back of the clock revives it.
+    fn oldest(&self) -> i8 {
+        match (self.fault, self.steps) {
+            // None ever ends.
+            (Some(Fault::NoExpiry), _) => -1,
+            (_, 0) => 0,
+            _ => -STEP,
+        }
+    }
+
+    /// Returns whether an entry stays when its lease has ended, without its slots: in practice for an hour.
+    fn keeps_sum(&self, entry: &Entry) -> bool {
+        entry.spent > 0 && !self.has(Fault::SumGoesWithLease)
+    }
+
+    /// Returns the units that a request charges: those that neither it nor the entry has as charged.
+    fn due(&self, own: Option<Entry>, request: Request) -> u8 {
+        let of_entry = own.map_or(0, |own| own.spent);
+        let charged = match self.fault {
+            Some(Fault::TrustAcknowledged) => request.acknowledged,
+            Some(Fault::TrustEntry) if own.is_some() => of_entry,
+            _ => of_entry.max(request.acknowledged),
+        };
+        request.spent.saturating_sub(charged)
+    }
+
     fn tick(&self, state: &mut State, slow: Slow) {
         for (at, holder) in state.holders.iter_mut().enumerate() {
             if let Some(entry) = &mut holder.entry {
                 entry.left -= 1;
             }
-            let oldest = if self.steps > 0 { -STEP } else { 0 };
+            let oldest = self.oldest();
             match self.has(Fault::NoExpiry) {
                 true => holder
                     .entry
                     .iter_mut()
                     .for_each(|entry| entry.left = entry.left.max(0)),
-                false => _ = holder.entry.take_if(|entry| entry.left <= oldest),
+                false => {
+                    _ = holder
+                        .entry
+                        .take_if(|entry| entry.left <= oldest && !self.keeps_sum(entry));
+                }
+            }
+            if let Some(entry) = &mut holder.entry {
+                entry.left = entry.left.max(oldest);
             }
             holder.silent = (holder.silent + 1).min(holder.lease);
             holder.returned = (holder.returned - 1).max(0);
@@ -349,7 +452,9 @@ impl Slots {
             held,
             known: holder.known,
             wanted: wanted.min(1),
-            is_stated: holder.is_changed || held > 0,
+            spent: holder.spent,
+            acknowledged: holder.acknowledged,
+            is_stated: holder.is_changed || held > 0 || holder.spent > holder.acknowledged,
             is_new: true,
         };
         let checks = wanted.max(1);
@@ -361,6 +466,7 @@ impl Slots {
             .for_each(|free| *free = Some(request));
         holder.message = Some(Message {
             sequence,
+            spent: holder.spent,
             checks,
             replies: 0,
             granted: Some(0),
@@ -380,7 +486,7 @@ impl Slots {
         let Some(asker) = state.holders.get(at) else {
             return;
         };
-        let asker_lease = asker.lease;
+        let (asker_lease, is_valid) = (asker.lease, asker.valid > 0 || asker.uncharged == 0);
         let entry_now = |holder: &Holder| {
             let latest = match self.fault {
                 Some(Fault::NoClamp) => i8::MAX,
@@ -392,7 +498,11 @@ impl Slots {
                 left: left(entry),
                 ..entry
             });
-            entry.filter(|entry| entry.left > 0 || self.has(Fault::NoExpiry))
+            let is_live = |entry: &Entry| entry.left > 0 || self.has(Fault::NoExpiry);
+            let without_slots = entry
+                .filter(|entry| self.keeps_sum(entry))
+                .map(|entry| Entry { slots: 0, ..entry });
+            entry.filter(is_live).or(without_slots)
         };
         let own = entry_now(asker);
         let others = state
@@ -416,7 +526,17 @@ impl Slots {
             }
             _ => request.held,
         };
-        let fits = others + base + request.wanted <= self.limit && !is_superseded;
+        let due = if is_superseded {
+            0
+        } else {
+            self.due(own, request)
+        };
+        let used = state.used + due;
+        let fits = used + others + base + request.wanted <= self.limit && !is_superseded;
+        let due = match self.has(Fault::RefusalChargesNothing) && !fits {
+            true => 0,
+            false => due,
+        };
         let granted = if fits { request.wanted } else { 0 };
         let is_written = fits || request.is_stated && !self.has(Fault::RefusalWritesNothing);
         let is_written = is_written && !is_superseded;
@@ -433,8 +553,11 @@ impl Slots {
                 .iter_mut()
                 .for_each(|holder| holder.silent = 0);
         }
+        state.used += due;
+        state.has_overrun |= due > 0 && !is_valid;
         if let Some(asker) = state.holders.get_mut(at) {
             asker.silent = 0;
+            asker.uncharged -= i8::try_from(due).unwrap_or(i8::MAX);
             asker.is_heard |= request.is_new && !is_superseded;
             if is_written {
                 let slots = base + granted;
@@ -446,6 +569,7 @@ impl Slots {
                 asker.entry = is_kept.then_some(Entry {
                     sequence: request.sequence,
                     slots,
+                    spent: own.map_or(0, |own| own.spent).max(request.spent),
                     left: asker.lease,
                 });
             }
@@ -489,6 +613,13 @@ impl Slots {
         let has_failed = granted.is_none() || replies < message.checks;
         holder.held += granted.unwrap_or(0);
         holder.is_changed |= has_failed;
+        if !has_failed {
+            let acknowledged = match self.has(Fault::ReplyAcknowledgesAll) {
+                true => holder.spent,
+                false => message.spent,
+            };
+            holder.acknowledged = holder.acknowledged.max(acknowledged);
+        }
         if self.has(Fault::Differences) {
             holder.known += granted.unwrap_or(0);
         }
@@ -513,6 +644,7 @@ impl Slots {
             is_dead: true,
             entry: dead.entry,
             requests: dead.requests,
+            uncharged: dead.uncharged,
             ..Holder::new(dead.lease, dead.name)
         };
         state.kills -= 1;
@@ -521,6 +653,7 @@ impl Slots {
 
     fn lose_data(state: &mut State) {
         state.losses -= 1;
+        state.used = 0;
         for holder in &mut state.holders {
             holder.entry = None;
             holder.returned = 0;
@@ -561,13 +694,21 @@ impl Slots {
             |message: &Message| self.has(Fault::NoSingleFlight) && message.replies == 0;
         let may_send = is_idle || holder.message.as_ref().is_some_and(may_overlap);
         let may_send = may_send && requests().count() <= LATE;
-        let has_news = holder.held + holder.lost > 0 || holder.is_changed;
+        let is_known = holder.spent == holder.acknowledged;
+        let has_news = holder.held + holder.lost > 0 || holder.is_changed || !is_known;
+        let is_over = holder.held + holder.lost == 0 && !holder.is_changed;
+        let is_counted = holder.is_acknowledged() || self.has(Fault::ForgetsUnacknowledged);
+        let may_forget = state.forgets > 0 && is_idle && is_over && is_counted;
         let may_be_killed = state.kills > 0 && (holder.entry.is_some() || requests().count() > 0);
         let wants = u8::from(!has_news)..=self.checks;
         steps.extend(wants.map(|wanted| (may_send, Step::Send(wanted))));
         steps.extend([
             (holder.held > 0, Step::Release),
             (holder.lost > 0, Step::ReleaseLost),
+            (holder.held > 0 && state.uses > 0, Step::Use),
+            (holder.lost > 0 && state.uses > 0, Step::UseLost),
+            (holder.uncounted > 0, Step::Count),
+            (may_forget, Step::Forget),
             (may_be_killed, Step::Kill(Rest::Late)),
             (may_be_killed && !is_idle, Step::Kill(Rest::Lost)),
         ]);
@@ -597,6 +738,37 @@ impl Slots {
             Step::Complete(rest, lost_reply) => self.complete(holder, rest, lost_reply),
             Step::Release => (holder.held, holder.is_changed) = (holder.held - 1, true),
             Step::ReleaseLost => (holder.lost, holder.is_changed) = (holder.lost - 1, true),
+            Step::Use => {
+                state.uses -= 1;
+                holder.held -= 1;
+                holder.uncharged += 1;
+                match self.has(Fault::UnitBeforeSum) {
+                    true => (holder.uncounted, holder.is_changed) = (holder.uncounted + 1, true),
+                    false => holder.spent += 1,
+                }
+            }
+            Step::UseLost => {
+                state.uses -= 1;
+                holder.lost -= 1;
+                holder.uncharged += 1;
+                match self.has(Fault::LostUseNotCounted) {
+                    true => holder.is_changed = true,
+                    false => holder.spent += 1,
+                }
+            }
+            Step::Count => {
+                holder.uncounted -= 1;
+                holder.spent += 1;
+            }
+            Step::Forget => {
+                state.forgets -= 1;
+                // Another key had a higher sum.
+                holder.spent = match self.has(Fault::SumRestarts) {
+                    true => 0,
+                    false => holder.spent + 1,
+                };
+                holder.acknowledged = holder.spent;
+            }
             Step::Kill(rest) => self.kill(state, at, rest),
         }
         Some(())
@@ -610,8 +782,8 @@ impl State {
     }
 
     /// The processes change places, so that states that differ only in that are the same.
-    fn normalize(&mut self) {
-        self.holders.retain(|holder| !holder.is_gone());
+    fn normalize(&mut self, oldest: i8) {
+        self.holders.retain(|holder| !holder.is_gone(oldest));
         self.holders.iter_mut().for_each(Holder::normalize);
         self.holders.sort_unstable();
     }
@@ -632,10 +804,14 @@ impl Model for Slots {
             kills: self.kills,
             steps: self.steps,
             losses: self.losses,
+            uses: self.uses,
+            forgets: self.forgets,
+            used: 0,
+            has_overrun: false,
             has_stepped: false,
             has_exceeded: false,
         };
-        state.normalize();
+        state.normalize(self.oldest());
         vec![state]
     }
 
@@ -678,7 +854,7 @@ impl Model for Slots {
             }
             Action::LoseData => Self::lose_data(&mut state),
         }
-        state.normalize();
+        state.normalize(self.oldest());
         Some(state)
     }
 
@@ -687,8 +863,10 @@ impl Model for Slots {
             Property::always(
                 "no more permits than slots",
                 |model: &Self, state: &State| {
-                    // Lost data may give every slot once more, until all processes have stated what they hold.
-                    state.valid() <= model.limit * (1 + model.losses - state.losses)
+                    // Lost data may give every slot once more, until all processes have stated what they hold. What is charged of a
+                    // process that was stopped, or of a lost permit, may be beyond the limit.
+                    let most = model.limit * (1 + model.losses - state.losses);
+                    state.has_overrun || state.used + state.valid() <= most
                 },
             ),
             Property::always(
@@ -717,6 +895,16 @@ impl Model for Slots {
                     !released.any(|holder| holder.has_slots(model.fault))
                 },
             ),
+            Property::always("no unit is charged twice", |_, state: &State| {
+                state.holders.iter().all(|holder| holder.uncharged >= 0)
+            }),
+            Property::always("what is acknowledged is charged", |_, state: &State| {
+                let mut living = state.holders.iter().filter(|holder| !holder.is_dead);
+                living.all(|holder| !holder.is_acknowledged() || holder.uncharged <= 0)
+            }),
+            Property::sometimes("all units are used", |model: &Self, state: &State| {
+                state.used >= model.uses && state.uses == 0
+            }),
             Property::sometimes("all slots are held", |model: &Self, state: &State| {
                 state.valid() == model.limit
             }),
@@ -740,6 +928,8 @@ fn two_processes() -> Slots {
         kills: 0,
         steps: 0,
         losses: 0,
+        uses: 0,
+        forgets: 0,
         fault: None,
     }
 }
@@ -754,6 +944,10 @@ pub(crate) fn cases() -> Vec<Case> {
     let two_slots = || with(two(), |model| model.limit = 2);
     let two_checks = || with(two_slots(), |model| model.checks = 2);
     let lost_data = with(two(), |model| model.losses = 1);
+    let used = || with(two_slots(), |model| model.uses = 2);
+    let forgotten = || with(used(), |model| model.forgets = 1);
+    let alone = || with(forgotten(), |model| model.leases = vec![2]);
+    let used_and = |change: fn(&mut Slots)| with(used(), change);
     let sound = [
         ("two processes, one slot", None, two()),
         ("a repeated message", Some(12), repeated()),
@@ -766,6 +960,28 @@ pub(crate) fn cases() -> Vec<Case> {
         ("leases of different lengths", Some(13), leases(&[3, 2])),
         ("three ticks a lease", Some(13), leases(&[3, 3])),
         ("five ticks a lease", Some(11), leases(&[5, 5])),
+        ("two units, which are used", Some(12), used()),
+        ("a table that forgets a key", Some(12), forgotten()),
+        (
+            "use in a repeated message",
+            Some(11),
+            used_and(|model| model.repeats = 1),
+        ),
+        (
+            "use of a killed process",
+            Some(11),
+            used_and(|model| model.kills = 1),
+        ),
+        (
+            "use and a step back of the clock",
+            Some(11),
+            used_and(|model| model.steps = 1),
+        ),
+        (
+            "use in two checks of a message",
+            Some(10),
+            used_and(|model| model.checks = 2),
+        ),
     ];
     let sound = sound.map(|(name, depth, model)| Case::new(("slots", name), None, depth, model));
     let faulty = [
@@ -786,6 +1002,15 @@ pub(crate) fn cases() -> Vec<Case> {
         (Fault::NoClamp, stepped()),
         (Fault::ClampNotWritten, stepped()),
         (Fault::ClampToLeaseOfAsker, leases(&[3, 2])),
+        (Fault::TrustAcknowledged, used()),
+        (Fault::TrustEntry, alone()),
+        (Fault::SumGoesWithLease, used()),
+        (Fault::SumRestarts, alone()),
+        (Fault::UnitBeforeSum, used()),
+        (Fault::RefusalChargesNothing, used()),
+        (Fault::LostUseNotCounted, used()),
+        (Fault::ReplyAcknowledgesAll, used()),
+        (Fault::ForgetsUnacknowledged, alone()),
     ];
     let faulty = faulty.map(|(fault, model)| {
         let model = with(model, |model| model.fault = Some(fault));

@@ -1,4 +1,4 @@
-//! Slots in flight.
+//! Slots in flight, and held units.
 
 crate::sound! {
     "slots":
@@ -13,6 +13,12 @@ crate::sound! {
     no_leases_of_different_lengths_do = "leases of different lengths",
     no_clock_of_three_ticks_a_lease_does = "three ticks a lease",
     no_clock_of_five_ticks_a_lease_does = "five ticks a lease",
+    no_order_of_use_does = "two units, which are used",
+    no_table_that_forgets_a_key_does = "a table that forgets a key",
+    no_repeated_message_about_use_does = "use in a repeated message",
+    no_killed_process_that_has_used_units_does = "use of a killed process",
+    no_step_back_of_the_clock_beside_use_does = "use and a step back of the clock",
+    no_message_of_two_checks_about_use_does = "use in two checks of a message",
 }
 
 #[test]
@@ -51,6 +57,23 @@ fn each_planted_fault_breaks_a_promise() {
             8,
         ),
         ("ClampToLeaseOfAsker", "a released slot stays free", 9),
+        ("TrustAcknowledged", "no unit is charged twice", 9),
+        ("TrustEntry", "no unit is charged twice", 8),
+        ("SumGoesWithLease", "no unit is charged twice", 11),
+        ("SumRestarts", "no more permits than slots", 15),
+        ("UnitBeforeSum", "no more permits than slots", 10),
+        (
+            "RefusalChargesNothing",
+            "what is acknowledged is charged",
+            9,
+        ),
+        ("LostUseNotCounted", "what is acknowledged is charged", 5),
+        ("ReplyAcknowledgesAll", "what is acknowledged is charged", 7),
+        (
+            "ForgetsUnacknowledged",
+            "what is acknowledged is charged",
+            5,
+        ),
     ];
     crate::breaks("slots", &expected);
 }
