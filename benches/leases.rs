@@ -14,7 +14,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use axum::{Router, routing::get};
-use lexopt::{Arg, Parser, ValueExt};
 use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
 use tollgate::{Key, MemoryStore, Quota, RateLimitLayer, RateLimiter, RedisStore, Source, key};
@@ -22,6 +21,7 @@ use tollgate::{Key, MemoryStore, Quota, RateLimitLayer, RateLimiter, RedisStore,
 #[path = "support/mod.rs"]
 mod support;
 
+use support::args::{Args, Usage};
 use support::http_client::HttpClient;
 use support::load::{self, Decide, Done, Load};
 use support::redis_server::{RedisServer, run};
@@ -115,12 +115,6 @@ fn random() -> f64 {
     (state >> 11) as f64 / (1_u64 << 53) as f64
 }
 
-struct Args {
-    parts: Vec<String>,
-    rounds: usize,
-    span: Duration,
-}
-
 /// One turn of a way.
 struct Sample {
     per_second: f64,
@@ -132,24 +126,13 @@ struct Sample {
 }
 
 fn main() -> Result<(), lexopt::Error> {
-    let mut args = Args {
-        parts: Vec::new(),
+    let args = Args::parse(Usage {
+        parts: &["alone", "axum", "stall"],
+        option: None,
         rounds: 7,
         span: Duration::from_secs(1),
-    };
-    let mut parser = Parser::from_env();
-    while let Some(arg) = parser.next()? {
-        match arg {
-            Arg::Long("rounds") => args.rounds = parser.value()?.parse::<usize>()?.max(1),
-            Arg::Long("millis") => args.span = Duration::from_millis(parser.value()?.parse()?),
-            // Cargo adds this for every bench.
-            Arg::Long("bench") => {}
-            Arg::Value(part) => args.parts.push(part.string()?),
-            other => return Err(other.unexpected()),
-        }
-    }
-    let has = |part: &str| args.parts.is_empty() || args.parts.iter().any(|named| named == part);
-    if has("alone") {
+    })?;
+    if args.has("alone") {
         for keys in [Keys::Hot, Keys::Zipf, Keys::Even] {
             compare(
                 &args,
@@ -159,7 +142,7 @@ fn main() -> Result<(), lexopt::Error> {
             );
         }
     }
-    if has("axum") {
+    if args.has("axum") {
         for keys in [Keys::Hot, Keys::Zipf] {
             compare(
                 &args,
@@ -169,7 +152,7 @@ fn main() -> Result<(), lexopt::Error> {
             );
         }
     }
-    if has("stall") {
+    if args.has("stall") {
         let title =
             "Without HTTP, one hot key, 10 000 checks a second, Redis stalls for 20 ms each second";
         compare(&args, title, &WAYS[..3], |way| {

@@ -10,13 +10,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::{Router, routing::get};
-use lexopt::{Arg, Parser, ValueExt};
 use tokio::net::TcpListener;
 use tollgate::{Quota, RateLimitLayer, RateLimiter, RedisStore, key};
 
 #[path = "support/mod.rs"]
 mod support;
 
+use support::args::{Args, Usage};
 use support::http_client::HttpClient;
 use support::load::{self, Decide, Load};
 use support::redis_server::RedisServer;
@@ -68,17 +68,12 @@ struct Sample {
 }
 
 fn main() -> Result<(), lexopt::Error> {
-    let (mut rounds, mut span) = (9, Duration::from_secs(1));
-    let mut parser = Parser::from_env();
-    while let Some(arg) = parser.next()? {
-        match arg {
-            Arg::Long("rounds") => rounds = parser.value()?.parse::<usize>()?.max(1),
-            Arg::Long("millis") => span = Duration::from_millis(parser.value()?.parse()?),
-            // Cargo adds this for every bench.
-            Arg::Long("bench") => {}
-            other => return Err(other.unexpected()),
-        }
-    }
+    let Args { rounds, span, .. } = Args::parse(Usage {
+        parts: &[],
+        option: None,
+        rounds: 9,
+        span: Duration::from_secs(1),
+    })?;
     let mut samples = WAYS.map(|_| Vec::new());
     for _ in 0..rounds {
         for ((_, limited), of_way) in WAYS.iter().zip(&mut samples) {

@@ -5,12 +5,13 @@ use std::time::{Duration, Instant};
 
 use tollgate::{Key, Quota, RateLimiter, Source};
 
+use crate::support::args::Args;
 use crate::support::distance::Distance;
 use crate::support::latencies::Latencies;
 use crate::support::redis_server::RedisServer;
 use crate::support::table::{self, median, short};
 use crate::traffic::{self, Answer, Call, Traffic, admissions};
-use crate::{Args, over, percent, store};
+use crate::{over, percent, store};
 
 const PROCESSES: u32 = 2;
 /// Checks a second of each process.

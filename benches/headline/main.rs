@@ -18,20 +18,18 @@ mod support;
 
 use std::time::Duration;
 
-use lexopt::{Arg, Parser, ValueExt};
 use tollgate::RedisStore;
 
-pub(crate) struct Args {
-    parts: Vec<String>,
-    /// How often each row is measured.
-    pub(crate) rounds: usize,
-    /// How long a row is measured, after a warm-up of a quarter of it.
-    pub(crate) span: Duration,
-}
+use support::args::{Args, Usage};
 
 #[tokio::main(worker_threads = 2)]
 async fn main() -> Result<(), lexopt::Error> {
-    let args = Args::parse()?;
+    let args = Args::parse(Usage {
+        parts: &["priority", "leases"],
+        option: None,
+        rounds: 3,
+        span: Duration::from_secs(2),
+    })?;
     if args.has("priority") {
         priority::print(&args).await;
     }
@@ -39,33 +37,6 @@ async fn main() -> Result<(), lexopt::Error> {
         leases::print(&args).await;
     }
     Ok(())
-}
-
-impl Args {
-    /// `[priority | leases]… [--rounds N] [--millis N]`; both parts unless one is named.
-    fn parse() -> Result<Self, lexopt::Error> {
-        let mut args = Self {
-            parts: Vec::new(),
-            rounds: 3,
-            span: Duration::from_secs(2),
-        };
-        let mut parser = Parser::from_env();
-        while let Some(arg) = parser.next()? {
-            match arg {
-                Arg::Long("rounds") => args.rounds = parser.value()?.parse::<usize>()?.max(1),
-                Arg::Long("millis") => args.span = Duration::from_millis(parser.value()?.parse()?),
-                // Cargo adds this for every bench.
-                Arg::Long("bench") => {}
-                Arg::Value(part) => args.parts.push(part.string()?),
-                other => return Err(other.unexpected()),
-            }
-        }
-        Ok(args)
-    }
-
-    fn has(&self, part: &str) -> bool {
-        self.parts.is_empty() || self.parts.iter().any(|named| named == part)
-    }
 }
 
 /// Opens a store as a process of its own would: with a connection of its own.

@@ -4,10 +4,11 @@ use std::time::{Duration, Instant};
 
 use tollgate::{Acquired, Key, Quota, RateLimiter, Share};
 
+use crate::support::args::Args;
 use crate::support::redis_server::RedisServer;
 use crate::support::table::{self, short};
 use crate::traffic::{self, Answer, Call, Traffic, admissions};
-use crate::{Args, over, percent, store};
+use crate::{over, percent, store};
 
 /// Requests a second of both processes together.
 const USERS: u32 = 600;

@@ -8,11 +8,12 @@ use tollgate::store::protocol::{Holding, Subject};
 use tollgate::{Acquired, Key, Quota, Quotas, RateLimiter, RedisStore};
 
 use crate::semaphore::Semaphore;
+use crate::support::args::Args;
 use crate::support::load::{self, Decide, Load};
 use crate::support::redis_server::RedisServer;
 use crate::support::spent::{Meter, Spent};
 use crate::support::table::{self, beside, median, short};
-use crate::{Args, runtime, store};
+use crate::{runtime, store};
 
 /// No permit is refused, and releases are gathered.
 const LIMIT: u32 = 1_000;

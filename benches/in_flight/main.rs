@@ -15,55 +15,38 @@ mod waiting;
 
 use std::time::Duration;
 
-use lexopt::{Arg, Parser, ValueExt};
 use tokio::runtime::{Builder, Runtime};
 use tollgate::RedisStore;
 
-struct Args {
-    parts: Vec<String>,
-    rounds: usize,
-    span: Duration,
-    /// Where the callers of another process wait, which this one is.
-    waits_at: Option<String>,
-}
+use support::args::{Args, Usage};
+
+/// The option of another process, whose callers wait at the server of the URL.
+const WAITS_AT: &str = "waits-at";
 
 fn main() -> Result<(), lexopt::Error> {
-    let mut args = Args {
-        parts: Vec::new(),
+    let args = Args::parse(Usage {
+        parts: &["tenant", "waiting", "cost", "holders", "renewal"],
+        option: Some(WAITS_AT),
         rounds: 7,
         span: Duration::from_secs(1),
-        waits_at: None,
-    };
-    let mut parser = Parser::from_env();
-    while let Some(arg) = parser.next()? {
-        match arg {
-            Arg::Long("rounds") => args.rounds = parser.value()?.parse::<usize>()?.max(1),
-            Arg::Long("millis") => args.span = Duration::from_millis(parser.value()?.parse()?),
-            Arg::Long("waits-at") => args.waits_at = Some(parser.value()?.string()?),
-            // Cargo adds this for every bench.
-            Arg::Long("bench") => {}
-            Arg::Value(part) => args.parts.push(part.string()?),
-            other => return Err(other.unexpected()),
-        }
-    }
-    if let Some(url) = &args.waits_at {
+    })?;
+    if let Some(url) = &args.option {
         waiting::wait_at(url, args.span);
         return Ok(());
     }
-    let has = |part: &str| args.parts.is_empty() || args.parts.iter().any(|named| named == part);
-    if has("tenant") {
+    if args.has("tenant") {
         tenant::compare(&args);
     }
-    if has("waiting") {
+    if args.has("waiting") {
         waiting::compare(&args);
     }
-    if has("cost") {
+    if args.has("cost") {
         cost::compare(&args);
     }
-    if has("holders") {
+    if args.has("holders") {
         cost::compare_holders(&args);
     }
-    if has("renewal") {
+    if args.has("renewal") {
         cost::compare_renewals(&args);
     }
     Ok(())

@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use tollgate::{Acquired, Key, Quota, RateLimiter};
 
+use crate::support::args::Args;
 use crate::support::distance::Distance;
 use crate::support::load::{self, Decide, Done, Load};
 use crate::support::redis_server::RedisServer;
 use crate::support::spent::{Meter, Spent};
 use crate::support::table::{self, beside, median, short};
-use crate::{Args, runtime, store};
+use crate::{runtime, store};
 
 const ROUND_TRIP: Duration = Duration::from_millis(1);
 const TASKS: usize = 64;

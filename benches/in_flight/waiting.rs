@@ -7,11 +7,12 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout_at};
 use tollgate::{Quota, RateLimiter};
 
+use crate::support::args::Args;
 use crate::support::latencies::Latencies;
 use crate::support::redis_server::RedisServer;
 use crate::support::spent::Meter;
 use crate::support::table::{self, short};
-use crate::{Args, runtime, store};
+use crate::{WAITS_AT, runtime, store};
 
 const PROCESSES: usize = 3;
 const CALLERS: usize = 50;
@@ -63,7 +64,7 @@ pub(crate) fn compare(args: &Args) {
 
 fn start(url: &str, span: Duration) -> Child {
     let mut command = Command::new(std::env::current_exe().expect("this program"));
-    command.args(["--waits-at", url, "--millis"]);
+    command.args([&format!("--{WAITS_AT}"), url, "--millis"]);
     command.arg(span.as_millis().to_string());
     command.stdout(Stdio::piped()).spawn().expect("a process")
 }

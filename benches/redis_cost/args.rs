@@ -3,8 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use lexopt::{Arg, Parser, ValueExt};
-
+use crate::support::args::{self, Usage};
 use crate::support::increx::{Increx, SKIPPED};
 use crate::support::redis_server::RedisServer;
 
@@ -25,22 +24,33 @@ pub(crate) enum Part {
 }
 
 impl Part {
-    const COST: [Self; 4] = [Self::Steady, Self::Filling, Self::Charges, Self::Appended];
+    const ALL: [Self; 6] = [
+        Self::Held,
+        Self::Steady,
+        Self::Filling,
+        Self::Charges,
+        Self::Appended,
+        Self::Growth,
+    ];
 
-    fn named(name: &str) -> Result<Vec<Self>, String> {
-        Ok(match name {
-            "memory" => vec![Self::Held],
-            "cost" => Self::COST.into(),
-            "steady" => vec![Self::Steady],
-            "filling" => vec![Self::Filling],
-            "charges" => vec![Self::Charges],
-            "appended" => vec![Self::Appended],
-            "growth" => vec![Self::Growth],
-            _ => {
-                let names = "memory, cost (or one of steady, filling, charges, appended), growth";
-                return Err(format!("{name} is not one of {names}"));
-            }
-        })
+    /// `cost` is all that are neither `memory` nor `growth`.
+    const NAMES: [&str; 7] = [
+        "memory", "cost", "steady", "filling", "charges", "appended", "growth",
+    ];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Held => "memory",
+            Self::Steady => "steady",
+            Self::Filling => "filling",
+            Self::Charges => "charges",
+            Self::Appended => "appended",
+            Self::Growth => "growth",
+        }
+    }
+
+    fn is_cost(self) -> bool {
+        !matches!(self, Self::Held | Self::Growth)
     }
 }
 
@@ -54,38 +64,24 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    /// `[PART]… [--rounds N] [--millis N] [--module PATH]`; all parts unless some are named.
     pub(crate) fn parse() -> Result<Self, lexopt::Error> {
-        let mut args = Self {
-            parts: Vec::new(),
+        let args = args::Args::parse(Usage {
+            parts: &Part::NAMES,
+            option: Some("module"),
             rounds: 5,
             span: Duration::from_millis(100),
-            module: None,
-        };
-        let mut parser = Parser::from_env();
-        while let Some(arg) = parser.next()? {
-            match arg {
-                Arg::Long("rounds") => args.rounds = parser.value()?.parse::<usize>()?.max(1),
-                Arg::Long("millis") => {
-                    args.span = Duration::from_millis(parser.value()?.parse()?);
-                }
-                Arg::Long("module") => {
-                    // The server has another working directory.
-                    let path = std::path::absolute(parser.value()?);
-                    args.module = Some(path.map_err(|error| error.to_string())?);
-                }
-                // Cargo adds this for every bench.
-                Arg::Long("bench") => {}
-                Arg::Value(part) => args.parts.extend(Part::named(&part.string()?)?),
-                other => return Err(other.unexpected()),
-            }
-        }
-        if args.parts.is_empty() {
-            args.parts.push(Part::Held);
-            args.parts.extend(Part::COST);
-            args.parts.push(Part::Growth);
-        }
-        Ok(args)
+        })?;
+        let parts = Part::ALL
+            .into_iter()
+            .filter(|part| args.has(part.name()) || part.is_cost() && args.has("cost"));
+        // The server has another working directory.
+        let module = args.option.as_ref().map(std::path::absolute).transpose();
+        Ok(Self {
+            parts: parts.collect(),
+            rounds: args.rounds,
+            span: args.span,
+            module: module.map_err(|error| error.to_string())?,
+        })
     }
 
     /// Starts a server with the module, if there is one.

@@ -1,6 +1,7 @@
 //! Code that benches share: a load on a limiter, its cost, and tables.
 #![allow(dead_code, reason = "each bench uses a part")]
 
+pub(crate) mod args;
 #[path = "../../tests/support/costs.rs"]
 pub(crate) mod costs;
 pub(crate) mod distance;
