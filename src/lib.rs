@@ -123,12 +123,14 @@ mod error;
 pub mod guide;
 pub mod key;
 mod limiter;
+mod lock;
 mod middleware;
 #[cfg(tollgate_simulation)]
 #[doc(hidden)]
 pub mod planted;
 mod quota;
 mod random;
+mod runtime;
 pub mod store;
 mod telemetry;
 

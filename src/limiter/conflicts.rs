@@ -1,11 +1,12 @@
 //! Warns if limiters of one name and store differ in this process: they share their counts, probably by accident.
 
 use std::any::Any;
-use std::sync::{Mutex, PoisonError, Weak};
+use std::sync::Weak;
 use std::time::Duration;
 
 use crate::decision::LimiterId;
 use crate::error::warning;
+use crate::lock::Mutex;
 use crate::quota::Quotas;
 
 /// The most limiters that are compared. Later ones are compared with these.
@@ -35,7 +36,7 @@ static LIMITERS: Mutex<Limiters> = Mutex::new(Limiters {
 
 /// Warns once for each name and kind of conflict.
 pub(super) fn warn_if_different(name: &str, limiter: &LimiterInUse, owner: Owner) {
-    let mut limiters = LIMITERS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut limiters = LIMITERS.lock();
     let conflict = limiters.add(limiter.clone(), owner);
     drop(limiters);
     let Some(conflict) = conflict else {

@@ -3,6 +3,7 @@
 //! This module uses `store` and the modules below it. It does not know HTTP.
 
 mod admin;
+mod again;
 mod asked_level;
 mod automatic_blocks;
 mod check;

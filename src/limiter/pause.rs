@@ -6,12 +6,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::runtime::Handle;
-
 use super::limiter::{LimiterInner, RateLimiter};
 use crate::decision::{LevelDecision, Source};
 use crate::error::Error;
 use crate::key::{IntoKey, Key};
+use crate::runtime::{is_in_runtime, spawn_or_drop};
 use crate::store::{Block, ProtectedStore, Subject};
 
 /// How often the pause is written to the store at most, if it grows or another process lists the key meanwhile.
@@ -141,9 +140,9 @@ impl RateLimiter {
     }
 
     fn share_pause(&self, key: &Key) {
-        let Ok(runtime) = Handle::try_current() else {
+        if !is_in_runtime() {
             return;
-        };
+        }
         let list = self.0.store.block_list();
         let pauses = &self.0.pauses;
         if list.take_unshared(&pauses.name, key).is_some() {
@@ -151,11 +150,11 @@ impl RateLimiter {
             let pauses = Arc::clone(pauses);
             let limiter = Arc::clone(&self.0.facts.name);
             let key = key.clone();
-            drop(runtime.spawn(async move {
+            spawn_or_drop(async move {
                 if let Err(error) = share(&store, &pauses.name, &key).await {
                     pauses.warn(&limiter, &error);
                 }
-            }));
+            });
         }
     }
 }

@@ -1,9 +1,10 @@
 //! The permit of a request: the layer holds it until the response body ends, unless the handler takes it.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use crate::limiter::{Decision, DecisionView};
 use crate::limiter::{HeldSlots, Permit};
+use crate::lock::Mutex;
 
 /// The permit of a request in the extensions of the request, if its layer has a quota
 /// [in flight](crate::Quota::in_flight).
@@ -57,7 +58,7 @@ impl PermitHandle {
 }
 
 fn take(permit: &SharedPermit) -> Option<Permit> {
-    let mut permit = permit.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut permit = permit.lock();
     permit.take()
 }
 

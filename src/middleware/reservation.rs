@@ -1,19 +1,20 @@
 //! The charge of a request, and its settlements in the background: by the handler, by the response, or not at all.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Waker};
 
 use http::response;
 use http_body::SizeHint;
 use smallvec::SmallVec;
-use tokio::runtime::Handle;
 
 use super::config::LayerConfig;
 use super::level::Level;
 use crate::error::{Code, Error};
 use crate::key::Key;
 use crate::limiter::{Decision, DecisionView, RateLimiter, TakenLevel, settle_together};
+use crate::lock::Mutex;
+use crate::runtime::{is_in_runtime, spawn_or_drop};
 
 /// The charge of a request, which its handler adjusts when the actual cost is known.
 ///
@@ -158,7 +159,7 @@ impl Reservation {
             .enumerate()
             .map(|(index, level)| actual_cost(index, level.place()))
             .collect();
-        let mut charge = charge.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut charge = charge.lock();
         let mut settlements = Settlements::new();
         for (index, (level, used)) in view.levels().zip(costs).enumerate() {
             let taken = used.and_then(|used| charge.take_all(index, used));
@@ -191,14 +192,13 @@ impl Reservation {
         if task.as_mut().poll(&mut cx).is_ready() {
             return;
         }
-        match Handle::try_current() {
-            Ok(runtime) => drop(runtime.spawn(task)),
-            Err(_) => {
-                for (level, key) in self.settled_levels(&unsettled) {
-                    let unsettled = Err(no_runtime());
-                    level.diagnostics.settled(&level.limiter, key, &unsettled);
-                }
-            }
+        if is_in_runtime() {
+            spawn_or_drop(task);
+            return;
+        }
+        for (level, key) in self.settled_levels(&unsettled) {
+            let unsettled = Err(no_runtime());
+            level.diagnostics.settled(&level.limiter, key, &unsettled);
         }
     }
 

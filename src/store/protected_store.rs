@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use smallvec::SmallVec;
-use tokio::runtime::Handle;
 
 use super::block_list::BlockList;
 use super::circuit_breaker::{Admission, CircuitBreaker};
@@ -17,6 +16,7 @@ use super::store::{Store, StoreParts};
 use crate::decision::{Answer, Answers, Holding, Source, StoreId};
 use crate::error::Error;
 use crate::key::Key;
+use crate::runtime::{is_in_runtime, spawn_or_drop};
 use crate::telemetry::OutageLog;
 
 /// A store with its deadline, circuit breaker, fallback counts and refusal cache.
@@ -86,14 +86,12 @@ impl ProtectedStore {
         let circuit_breaker = self.circuit_breaker(first.subject);
         let is_probe = match circuit_breaker.admit() {
             Admission::Ask => false,
-            Admission::Probe => match Handle::try_current() {
-                Ok(runtime) => {
-                    self.probe(&runtime, *first, &circuit_breaker);
-                    return refuse(&circuit_breaker);
-                }
-                // Without a tokio runtime, the check of this caller is the probe.
-                Err(_) => true,
-            },
+            Admission::Probe if is_in_runtime() => {
+                self.probe(*first, &circuit_breaker);
+                return refuse(&circuit_breaker);
+            }
+            // Without a tokio runtime, the check of this caller is the probe.
+            Admission::Probe => true,
             Admission::Refuse => return refuse(&circuit_breaker),
         };
         if let (Some(cache), false) = (cache, is_probe) {
@@ -159,7 +157,7 @@ impl ProtectedStore {
     pub(crate) fn refreshed_blocks(&self, subject: Subject<'_>) -> Option<StoreFuture<()>> {
         let refresh = self.parts.block_list.overdue_refresh(self.deadline())?;
         // Outside a tokio runtime there are no timers.
-        if self.is_failing(subject) || Handle::try_current().is_err() {
+        if self.is_failing(subject) || !is_in_runtime() {
             return None;
         }
         let circuit_breaker = self.parts.circuit_breaker.clone();
@@ -215,11 +213,11 @@ impl ProtectedStore {
     }
 
     #[cold]
-    fn probe(&self, runtime: &Handle, check: Check<'_>, circuit_breaker: &CircuitBreaker) {
+    fn probe(&self, check: Check<'_>, circuit_breaker: &CircuitBreaker) {
         let mut probe = self.store.check(&[check.subject.check(0)]);
         self.record(&mut probe, circuit_breaker, true);
         if let Err(pending) = probe.try_ready() {
-            drop(runtime.spawn(pending));
+            spawn_or_drop(pending);
         }
     }
 

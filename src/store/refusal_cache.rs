@@ -15,8 +15,8 @@
 //! admitted check, and 1, 801, 961, 993 and 999 ms later.
 
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::fingerprint_cache::{FingerprintCache, fingerprint_cache};
@@ -26,6 +26,7 @@ use crate::clock::TestClock;
 use crate::clock::{Clock, certain_part, micros};
 use crate::decision::{Answer, Wait};
 use crate::key::Fingerprint;
+use crate::lock::Mutex;
 use crate::quota::{Quotas, ShareId};
 use crate::telemetry::StoreMeter;
 
@@ -210,7 +211,7 @@ impl RefusalCache {
         let stripe = self.stripe(fingerprint);
         let Some(wait) = longest_wait(answer) else {
             if known.is_some() {
-                let _guard = stripe.lock();
+                let _guard = stripe.lock.lock();
                 self.remove(fingerprint);
             }
             return;
@@ -224,7 +225,7 @@ impl RefusalCache {
         if is_known {
             return;
         }
-        let guard = stripe.lock();
+        let guard = stripe.lock.lock();
         if stripe.generation() != mark.generation {
             return;
         }
@@ -289,7 +290,7 @@ impl RefusalCache {
     /// Removes the refusals of a key, and those that are under way.
     pub(super) fn forget(&self, fingerprint: Fingerprint) {
         let stripe = self.stripe(fingerprint);
-        let _guard = stripe.lock();
+        let _guard = stripe.lock.lock();
         stripe.generation.fetch_add(1, Ordering::SeqCst);
         self.remove(fingerprint);
     }
@@ -336,11 +337,6 @@ fn wanted_slots(check: Check<'_>) -> u32 {
 impl Stripe {
     fn generation(&self) -> u64 {
         self.generation.load(Ordering::SeqCst)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, ()> {
-        // Poisoning is ignored: the lock has no data that a panic could leave inconsistent.
-        self.lock.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -12,11 +12,11 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};
 use std::num::NonZeroUsize;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::clock::{Clock, micros};
 use crate::key::{Fingerprint, HashFingerprint, Key};
+use crate::lock::Mutex;
 
 /// A key that was refused often, and the number of its recent refusals.
 ///
@@ -102,12 +102,12 @@ impl MostRefused {
 
     pub(super) fn record(&self, key: &Key) {
         let now = self.clock.now();
-        self.lock().record(key, self.capacity.get(), now);
+        self.counts.lock().record(key, self.capacity.get(), now);
     }
 
     pub(super) fn top(&self, max: usize) -> Vec<RefusedKey> {
         let now = self.clock.now();
-        let mut counts = self.lock();
+        let mut counts = self.counts.lock();
         counts.decay_until(now);
         let mut keys: Vec<_> = counts
             .keys
@@ -119,11 +119,6 @@ impl MostRefused {
         keys.sort_by_cached_key(|key| (Reverse(key.refused), key.error, key.key.clone()));
         keys.truncate(max);
         keys
-    }
-
-    fn lock(&self) -> MutexGuard<'_, RefusalCounts> {
-        // Poisoning is ignored: the counts are consistent between any two steps.
-        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -1,10 +1,10 @@
 //! The keys whose marks were logged in their current windows, in bounded memory.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
 
 use crate::decision::QuotaDecision;
 use crate::key::Fingerprint;
+use crate::lock::Mutex;
 
 /// The most marks that are remembered per limiter. If there are more, the mark whose window ends first is forgotten, and may
 /// be logged again.
@@ -55,8 +55,7 @@ impl MarkedKeys {
         window: u64,
         has_turn: impl FnOnce() -> Option<T>,
     ) -> Option<T> {
-        // Poisoning is ignored: the map is consistent between any two steps.
-        let mut marks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut marks = self.0.lock();
         if marks.get(&id).is_some_and(|until| now < *until) {
             return None;
         }
@@ -115,7 +114,7 @@ mod tests {
         for (now, key) in (0..).zip(0..MAX_MARKS + 100) {
             assert!(add_for_long(&marks, key, now), "{key}");
         }
-        assert_eq!(marks.0.lock().unwrap().len(), MAX_MARKS);
+        assert_eq!(marks.0.lock().len(), MAX_MARKS);
         // The oldest marks were forgotten, and the newest are known.
         assert!(!add_for_long(&marks, MAX_MARKS + 99, 10_000));
         assert!(add_for_long(&marks, 0, 10_000));

@@ -5,15 +5,27 @@
 
 #![allow(dead_code, reason = "the file has more than the model needs")]
 
-use std::sync::PoisonError;
-
 use loom::sync::atomic::{AtomicU64, Ordering};
-use loom::sync::{Arc, Mutex, MutexGuard};
+use loom::sync::{Arc, MutexGuard};
 
 #[path = "../../src/store/memory/locked.rs"]
 mod locked;
 
 use locked::Locked;
+
+/// loom's mutex, with the methods of `src/lock.rs`.
+#[derive(Debug)]
+struct Mutex<T>(loom::sync::Mutex<T>);
+
+impl<T> Mutex<T> {
+    fn new(value: T) -> Self {
+        Self(loom::sync::Mutex::new(value))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, T> {
+        self.0.lock().expect("no thread has panicked")
+    }
+}
 
 /// The time that all threads share. It passes with every look.
 #[derive(Clone)]

@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::future::Future;
-use std::hash::{BuildHasher, RandomState};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,6 +10,8 @@ use std::time::Duration;
 use tollgate::store::Store;
 use tollgate::store::protocol::{Answer, Answers, Change, Check, Subject};
 use tollgate::{Algorithm, Error, ErrorKind, Key, Quota, Quotas};
+
+use crate::run_name::run_name;
 
 /// Tests an implementation of the hidden trait [`Store`] against the rules that limiters rely on, for the stores of this
 /// repository. For the rows of your database, take [`RowsConformance`](crate::RowsConformance).
@@ -156,7 +157,7 @@ impl Conformance {
             clock: None,
             elapsed: AtomicU64::new(0),
             upcoming: AtomicU64::new(0),
-            run: format!("{:x}", RandomState::new().hash_one(0)),
+            run: run_name(),
             names: AtomicU64::new(0),
         }
     }

@@ -6,6 +6,7 @@ mod report;
 mod returned_units;
 mod rows;
 mod rules;
+mod run_name;
 mod shares;
 mod silent_keys;
 mod threads;

@@ -1,7 +1,6 @@
 //! The kit of rows: the promises of a database on which the crate's rules rest.
 
 use std::future::poll_fn;
-use std::hash::{BuildHasher, RandomState};
 use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
@@ -13,6 +12,7 @@ use tollgate::{Acquired, Quota, RateLimiter};
 
 use crate::conformance::{Broken, Random, ensure};
 use crate::report::{ConformanceReport, RuleOutcome};
+use crate::run_name::run_name;
 
 /// The time after which a rule has failed: a change may hang.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -54,7 +54,7 @@ const LONGEST_NAME: usize = 129;
 #[derive(Debug)]
 pub struct RowsConformance<R> {
     rows: [Arc<R>; 2],
-    /// A random part of each name, so that no run finds the rows of another.
+    /// The part of each name that no other run has.
     run: String,
 }
 
@@ -64,7 +64,7 @@ impl<R: Rows> RowsConformance<R> {
     pub fn new(rows: [R; 2]) -> Self {
         Self {
             rows: rows.map(Arc::new),
-            run: format!("{:016x}", RandomState::new().hash_one(0)),
+            run: run_name(),
         }
     }
 

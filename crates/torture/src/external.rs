@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
@@ -13,6 +13,7 @@ use tokio::time::timeout;
 
 use crate::contestant::{Contestant, Description, Failure, Reply, Setup, Verdict};
 use crate::history::micros;
+use crate::lock::lock;
 use crate::server::Clock;
 
 type Waiting = HashMap<u64, oneshot::Sender<String>>;
@@ -58,7 +59,7 @@ impl Program {
             let _ = first.send(lines.next().unwrap_or_default());
             for line in lines {
                 let (id, reply) = line.split_once(' ').unwrap_or((&line, ""));
-                let mut waiting = reading.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut waiting = lock(&reading);
                 let caller = id.parse().ok().and_then(|id| waiting.as_mut()?.remove(&id));
                 if let Some(caller) = caller {
                     // The caller may have been cancelled.
@@ -66,7 +67,7 @@ impl Program {
                 }
             }
             // Drops the senders: all who wait get an error.
-            *reading.lock().unwrap_or_else(PoisonError::into_inner) = None;
+            *lock(&reading) = None;
         });
         let description = description.recv_timeout(Duration::from_secs(PATIENCE));
         let description = description.map_err(|_| late(&format!("description from {name}")))?;
@@ -104,11 +105,11 @@ impl Program {
         let (sender, receiver) = oneshot::channel();
         let ended = || Failure::new("the program has ended");
         {
-            let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut waiting = lock(&self.waiting);
             waiting.as_mut().ok_or_else(ended)?.insert(id, sender);
         }
         {
-            let mut requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut requests = lock(&self.requests);
             requests.write_all(format!("{id} {request}\n").as_bytes())?;
         }
         receiver.await.map_err(|_| ended())
@@ -120,7 +121,7 @@ struct Process(Mutex<Child>);
 
 impl Process {
     fn kill(&self) {
-        let mut child = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut child = lock(&self.0);
         // It may have ended.
         let _ = child.kill();
         let _ = child.wait();

@@ -2,11 +2,12 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::contestant::Failure;
+use crate::lock::lock;
 
 /// One call of the contestant, or one fault. Times are microseconds since the attack began.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -174,13 +175,13 @@ impl Recorder {
     }
 
     pub(crate) fn keep(&self, event: Event) {
-        let mut events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut events = lock(&self.events);
         events.push(event);
     }
 
     /// Returns all events so far, by their start.
     pub(crate) fn events(&self) -> Vec<Event> {
-        let events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
+        let events = lock(&self.events);
         let mut events = events.clone();
         events.sort_by_key(|event| (event.start, event.id));
         events

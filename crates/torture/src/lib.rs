@@ -16,6 +16,7 @@ mod contestant;
 mod entry;
 mod external;
 mod history;
+mod lock;
 mod oracle;
 mod program;
 mod proxy;

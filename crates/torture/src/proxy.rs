@@ -3,11 +3,12 @@
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread;
 
 use crate::contestant::Failure;
 use crate::history::{Action, Outcome, Recorder};
+use crate::lock::lock;
 use crate::random::Random;
 
 /// A proxy on a free port of this machine. It accepts nobody where it is dropped, and connections end with the server.
@@ -27,7 +28,7 @@ struct Shared {
 impl Shared {
     fn cuts(&self) -> bool {
         let one_in = self.one_in.load(Ordering::Relaxed);
-        let mut random = self.random.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut random = lock(&self.random);
         one_in > 0 && random.one_in(one_in)
     }
 }

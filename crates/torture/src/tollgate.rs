@@ -1,14 +1,15 @@
 //! tollgate itself: in memory, on Redis, and on Redis with a lease.
 
 use std::collections::HashMap;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use tollgate::{Acquired, Decision, MemoryStore, Permit, Quota, RateLimiter, RedisStore};
 
 use crate::contestant::{Bound, Contestant, Description, Failure, Offer, Reply, Setup, Verdict};
 use crate::entry::Entry;
+use crate::lock::lock;
 
 /// All attacks that need no lost data. The bound of a lease holds only while the server keeps its counts.
 const WITH_DATA: [&str; 10] = [
@@ -115,10 +116,6 @@ impl Tollgate {
     }
 }
 
-fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Contestant for Tollgate {
     fn check<'a>(&'a self, key: &'a str, cost: u32) -> Reply<'a, Verdict> {
         Box::pin(async move {
@@ -127,7 +124,7 @@ impl Contestant for Tollgate {
                 return Ok(Verdict::refused(decision.retry_after()));
             }
             let receipt = self.number();
-            let mut decisions = locked(&self.decisions);
+            let mut decisions = lock(&self.decisions);
             decisions.remove(&receipt.wrapping_sub(1_000));
             decisions.insert(receipt, decision);
             Ok(Verdict::admitted().with_receipt(receipt))
@@ -136,7 +133,7 @@ impl Contestant for Tollgate {
 
     fn refund<'a>(&'a self, _: &'a str, receipt: u64, units: u32) -> Reply<'a, ()> {
         Box::pin(async move {
-            let decision = locked(&self.decisions).remove(&receipt);
+            let decision = lock(&self.decisions).remove(&receipt);
             let mut decision = decision.ok_or_else(|| Failure::new("not admitted, or long ago"))?;
             Ok(decision.refund(units).await?)
         })
@@ -148,7 +145,7 @@ impl Contestant for Tollgate {
                 Acquired::Refused(_) => Ok(None),
                 Acquired::Permit(permit) => {
                     let number = self.number();
-                    locked(&self.permits).insert(number, permit);
+                    lock(&self.permits).insert(number, permit);
                     Ok(Some(number))
                 }
             }
@@ -157,7 +154,7 @@ impl Contestant for Tollgate {
 
     fn release<'a>(&'a self, _: &'a str, slot: u64) -> Reply<'a, ()> {
         Box::pin(async move {
-            let permit = locked(&self.permits).remove(&slot);
+            let permit = lock(&self.permits).remove(&slot);
             // As services do it: the permit is dropped, and the store learns it soon.
             permit.map(drop).ok_or_else(|| Failure::new("not held"))
         })

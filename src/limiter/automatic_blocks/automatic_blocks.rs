@@ -8,11 +8,10 @@ use std::collections::HashMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use tokio::runtime::Handle;
 use tokio::sync::OwnedMutexGuard;
 use tokio::time::sleep;
 
@@ -21,7 +20,9 @@ use crate::clock::micros;
 use crate::decision::{LevelDecision, Source};
 use crate::error::{Error, ErrorKind, warning};
 use crate::key::{Fingerprint, HashFingerprint, Key};
+use crate::lock::Mutex;
 use crate::quota::BlockRule;
+use crate::runtime::spawn_or_drop;
 use crate::store::{Block, BlockList, ProtectedStore, StoreFuture, join_all};
 use crate::telemetry::{FailureStreak, LineInterval, Telemetry};
 
@@ -121,13 +122,13 @@ impl AutomaticBlocks {
     }
 
     pub(in crate::limiter) fn forget_unsent(&self, key: &Key) {
-        self.unsent().remove(&key.fingerprint());
+        self.unsent.lock().remove(&key.fingerprint());
     }
 
     /// While there are too many unsent keys, refusals of further keys are dropped.
     fn add(&self, key: &Key, begun_at: u64, wait: Duration) {
         let now = self.now();
-        let mut unsent = self.unsent();
+        let mut unsent = self.unsent.lock();
         let name = key.fingerprint();
         if unsent.len() >= MAX_UNSENT && !unsent.contains_key(&name) {
             return;
@@ -150,7 +151,7 @@ impl AutomaticBlocks {
 
     /// Sends unsent refusals, unless a thread or a task does. If the store does not answer at once, a task goes on.
     fn send_unless_sending(self: &Arc<Self>) {
-        while !self.unsent().is_empty()
+        while !self.unsent.lock().is_empty()
             && let Ok(sending) = Arc::clone(&self.sending).try_lock_owned()
         {
             let mut under_way: Sending = Box::pin(Arc::clone(self).send());
@@ -162,10 +163,8 @@ impl AutomaticBlocks {
                 Poll::Pending => Some(under_way),
             };
             // Without a runtime, the next refusal tries again.
-            if let Ok(runtime) = Handle::try_current() {
-                let blocks = Arc::downgrade(self);
-                runtime.spawn(send_every_second(blocks, under_way, sending));
-            }
+            let blocks = Arc::downgrade(self);
+            spawn_or_drop(send_every_second(blocks, under_way, sending));
             return;
         }
     }
@@ -193,7 +192,7 @@ impl AutomaticBlocks {
 
     fn take_unsent(&self) -> (Vec<Refused>, SendEnd) {
         let now = self.now();
-        let mut unsent = self.unsent();
+        let mut unsent = self.unsent.lock();
         unsent.retain(|_, refused| !self.is_outdated(refused, now));
         let refused = unsent
             .extract_if(|_, refused| !self.counts.are_failing(&refused.key))
@@ -310,11 +309,6 @@ impl AutomaticBlocks {
     fn list(&self) -> &BlockList {
         self.counts.store.block_list()
     }
-
-    fn unsent(&self) -> MutexGuard<'_, Unsent> {
-        // Poisoning is ignored: the table is consistent between any two steps.
-        self.unsent.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// Ends when nothing is unsent, or with the limiter.
@@ -331,7 +325,7 @@ async fn send_every_second(
         let Some(blocks) = blocks.upgrade() else {
             return;
         };
-        if blocks.unsent().is_empty() {
+        if blocks.unsent.lock().is_empty() {
             drop(sending);
             // A refusal that came just before has left the sending to this task.
             blocks.send_unless_sending();

@@ -2,10 +2,6 @@
 
 use std::time::Duration;
 
-use smallvec::smallvec;
-use tokio::sync::oneshot;
-
-use super::table::{Caller, Listener, SlotCheck, SlotLevel};
 use crate::clock::{certain_part, micros};
 use crate::decision::{Holding, holder_for};
 use crate::key::{Fingerprint, Key};
@@ -14,7 +10,7 @@ use crate::limiter::line::{Room, Want};
 use crate::planted::is_planted;
 use crate::quota::{Quota, Quotas, ShareId};
 use crate::random::jittered;
-use crate::store::{ProtectedStore, SendMarks, StoreFuture, Subject};
+use crate::store::{Answerer, ProtectedStore, StoreFuture, Subject};
 use crate::telemetry::PermitMeter;
 
 /// How long releases are gathered for one message, in microseconds.
@@ -30,6 +26,9 @@ const MAX_RETRY: u64 = 50_000_000;
 /// The lease of slots in the memory of this process, which cannot be lost without its permits: a century, without renewals.
 const LEASE_IN_PROCESS: u64 = 36_525 * 86_400 * 1_000_000;
 
+/// Waits until the store knows what was given back.
+pub(super) type Listener = Answerer<()>;
+
 /// The slots that this process holds of a key.
 pub(super) struct HeldKey {
     pub(super) limiter: Key,
@@ -40,7 +39,7 @@ pub(super) struct HeldKey {
     pub(super) share: Option<ShareId>,
     pub(super) store: ProtectedStore,
     /// The request of a check that only states the slots: it asks for none.
-    statement: Want,
+    pub(super) statement: Want,
     pub(super) meter: PermitMeter,
     /// The lease of the quotas, as they were last asked, in microseconds.
     lease: u64,
@@ -180,35 +179,12 @@ impl HeldKey {
         Holding::new(holder, sequence, self.stated(), 0, lease)
     }
 
-    pub(super) fn statement(&self, mut holding: Holding) -> SlotCheck {
-        self.meter.record_renewal();
-        if self.store.answers_at_once() && holding.held == 0 {
-            // No earlier message can come late there, so that the entry can go.
-            holding.lease = Duration::from_millis(1);
-        }
-        let check = self.subject().check(0);
-        SlotCheck {
-            store: self.store.clone(),
-            levels: smallvec![SlotLevel {
-                check: check.with_holding(&holding).owned(),
-                want: self.statement,
-            }],
-            sent: SendMarks::new(),
-            // Nobody takes the answer.
-            caller: Caller {
-                ticket: 0,
-                wait: None,
-                answer: oneshot::channel().0,
-            },
-        }
-    }
-
     /// A number for the server that has the key now. Servers fail one by one.
     pub(super) fn server(&self) -> usize {
         self.store.server_of(self.subject())
     }
 
-    fn subject(&self) -> Subject<'_> {
+    pub(super) fn subject(&self) -> Subject<'_> {
         Subject {
             share: self.share,
             ..Subject::new(&self.limiter, &self.key, &self.quotas)

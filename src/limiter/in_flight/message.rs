@@ -2,13 +2,17 @@
 
 use std::time::Duration;
 
-use super::table::{Listener, SlotCheck, SlotLevel};
-use crate::decision::{Answer, Answers, HoldingNote, QuotaAnswer, Source};
+use smallvec::smallvec;
+use tokio::sync::oneshot;
+
+use super::held_key::{HeldKey, Listener};
+use super::table::{Caller, SlotCheck, SlotLevel};
+use crate::decision::{Answer, Answers, Holding, HoldingNote, QuotaAnswer, Source};
 use crate::error::{Code, Error, ErrorKind};
 use crate::key::Fingerprint;
 use crate::limiter::line::{Room, Want};
 use crate::quota::{Quota, Quotas};
-use crate::store::{Check, StoreFuture};
+use crate::store::{Check, SendMarks, StoreFuture};
 
 /// The bounds of the wait that a refusal by slots suggests, in microseconds.
 pub(super) const HINTS: std::ops::RangeInclusive<u64> = 1_000_000..=60_000_000;
@@ -42,6 +46,30 @@ impl SlotLevel {
 }
 
 impl SlotCheck {
+    /// Returns a check that states what is held of a key, and wants nothing.
+    pub(super) fn statement(key: &HeldKey, mut holding: Holding) -> Self {
+        key.meter.record_renewal();
+        if key.store.answers_at_once() && holding.held == 0 {
+            // No earlier message can come late there, so that the entry can go.
+            holding.lease = Duration::from_millis(1);
+        }
+        let check = key.subject().check(0);
+        Self {
+            store: key.store.clone(),
+            levels: smallvec![SlotLevel {
+                check: check.with_holding(&holding).owned(),
+                want: key.statement,
+            }],
+            sent: SendMarks::new(),
+            // Nobody takes the answer.
+            caller: Caller {
+                ticket: 0,
+                wait: None,
+                answer: oneshot::channel().0,
+            },
+        }
+    }
+
     pub(super) fn checks(&self) -> Vec<Check<'_>> {
         self.levels
             .iter()

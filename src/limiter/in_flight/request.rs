@@ -4,7 +4,6 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 use super::held_key::HeldKey;
@@ -16,6 +15,7 @@ use crate::error::Error;
 use crate::limiter::asked_level::AskedLevel;
 use crate::limiter::limiter::RateLimiter;
 use crate::limiter::line::{LINES, Place, SlotWait, Ticket};
+use crate::runtime::is_in_runtime;
 use crate::store::{Check, ProtectedStore, SendMarks, join_all};
 
 /// The slots that an attempt takes.
@@ -223,7 +223,7 @@ impl PermitTable {
                 outcome = None;
                 let acknowledged = self.change(|state, now| state.tell(now));
                 outcome = Some(join_all(acknowledged).await.into_iter().collect());
-                let may_wait = !self.answers_at_once && Handle::try_current().is_ok();
+                let may_wait = !self.answers_at_once && is_in_runtime();
                 if !may_wait || !self.with(|state, _| state.holds_any()) {
                     return Ok(());
                 }

@@ -180,7 +180,7 @@ impl State {
                 let holding = key.begin_message(holder, sequence, wants, message.sent_at);
                 *listeners = mem::take(&mut key.listeners);
                 holdings.insert(*id, holding);
-                let statement = (!wants).then(|| key.statement(holding));
+                let statement = (!wants).then(|| SlotCheck::statement(key, holding));
                 message.parts.extend(statement);
             }
         }

@@ -4,19 +4,20 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::mem;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use smallvec::SmallVec;
 use tokio::sync::{Notify, oneshot};
 
-use super::held_key::HeldKey;
+use super::held_key::{HeldKey, Listener};
 use crate::clock::Clock;
 use crate::decision::{Answers, StoreId, holder_for};
 use crate::error::Error;
 use crate::key::{Fingerprint, HashFingerprint};
 use crate::limiter::line::{SlotWait, Ticket, Want, Woken};
+use crate::lock::Mutex;
 use crate::random::random_bits;
-use crate::store::{Answerer, OwnedCheck, ProtectedStore, SendMarks};
+use crate::store::{OwnedCheck, ProtectedStore, SendMarks};
 
 /// The tables of this process, by store.
 static TABLES: Mutex<Vec<(StoreId, Weak<PermitTable>)>> = Mutex::new(Vec::new());
@@ -95,9 +96,6 @@ pub(super) struct Caller {
 /// The answers that a caller takes, and its slots if it is admitted.
 pub(super) type Taken = Result<(Answers, Option<HeldSlots>), Error>;
 
-/// Waits until the store knows what was given back.
-pub(super) type Listener = Answerer<()>;
-
 /// The slots of one check, held until this is dropped. That takes the lock of the table.
 pub(crate) struct HeldSlots {
     pub(super) table: Arc<PermitTable>,
@@ -108,7 +106,7 @@ pub(crate) struct HeldSlots {
 
 impl PermitTable {
     pub(in crate::limiter) fn of(store: &ProtectedStore) -> Arc<Self> {
-        let mut tables = TABLES.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut tables = TABLES.lock();
         tables.retain(|(_, table)| table.strong_count() > 0);
         let known = tables.iter().find(|(id, _)| *id == store.id());
         if let Some(table) = known.and_then(|(_, table)| table.upgrade()) {
@@ -128,10 +126,9 @@ impl PermitTable {
         table
     }
 
-    /// Changes the state under its lock, and then answers those who wait for that. Poisoning is ignored: the state is consistent
-    /// between any two steps.
+    /// Changes the state under its lock, and then answers those who wait for that.
     pub(super) fn with<T>(&self, change: impl FnOnce(&mut State, u64) -> T) -> T {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         let outcome = change(&mut state, self.clock.now());
         state.set_timers();
         let outbox = mem::take(&mut state.outbox);

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use tokio::runtime::Handle;
 use tokio::time::sleep;
 
 use super::grant::Grant;
@@ -16,6 +15,7 @@ use crate::key::Key;
 #[cfg(tollgate_simulation)]
 use crate::planted::is_planted;
 use crate::quota::{Algorithm, Quotas};
+use crate::runtime::spawn_or_drop;
 use crate::store::{OwnedSubject, ProtectedStore, StoreFuture, Subject, join_all};
 use crate::telemetry::{HAS_METRICS, LeaseMeter};
 
@@ -111,9 +111,7 @@ impl Lease {
             ask,
             pause: times.period,
         };
-        if let Ok(runtime) = Handle::try_current() {
-            drop(runtime.spawn(request.run()));
-        }
+        spawn_or_drop(request.run());
     }
 
     fn grant(&self, subject: Subject<'_>, sent_at: u64, answer: Answer) -> Grant {
@@ -166,8 +164,8 @@ impl Lease {
     fn give_back_later(&self, subject: Subject<'_>, taken: &GrantUnits) {
         let charged = taken.units.saturating_add(taken.answer.extra_units());
         let sent = self.give_back(subject, &taken.answer, taken.units, charged);
-        if let (Err(future), Ok(runtime)) = (sent.try_ready(), Handle::try_current()) {
-            drop(runtime.spawn(future));
+        if let Err(future) = sent.try_ready() {
+            spawn_or_drop(future);
         }
     }
 

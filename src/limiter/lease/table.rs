@@ -1,7 +1,7 @@
 //! The keys of a limiter with a lease: their rate of use, and the units that this process holds.
 
 use std::array;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::MutexGuard;
 
 use hashbrown::HashTable;
 use hashbrown::hash_table::Entry;
@@ -12,6 +12,7 @@ use super::use_rate::UseRate;
 use crate::clock::{Clock, certain_part};
 use crate::decision::{Answer, GrantUnits};
 use crate::key::{Fingerprint, Key};
+use crate::lock::Mutex;
 #[cfg(tollgate_simulation)]
 use crate::planted::is_planted;
 use crate::quota::Quotas;
@@ -224,10 +225,9 @@ impl LeaseTable {
 }
 
 impl Locked {
-    /// Poisoning is ignored: the shard is consistent between any two steps.
     #[inline]
     fn lock(&self) -> MutexGuard<'_, Shard> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

@@ -10,9 +10,8 @@
 //! the next message is made, and no later call gets its slots.
 
 use std::collections::HashMap;
-use std::hash::{Hash, Hasher};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{LazyLock, Mutex, PoisonError, Weak};
+use std::sync::{LazyLock, Weak};
 use std::task::Waker;
 use std::time::Duration;
 
@@ -20,13 +19,13 @@ use smallvec::SmallVec;
 use tokio::runtime;
 use tokio::time::Instant;
 
+use super::line_key::LineKey;
 use super::patience::Patience;
 use super::standing::{Standing, Ticket};
-use crate::decision::LimiterId;
 use crate::key::{Fingerprint, HashFingerprint};
+use crate::lock::Mutex;
 #[cfg(tollgate_simulation)]
 use crate::planted::is_planted;
-use crate::quota::ShareId;
 use crate::random::jittered;
 use crate::telemetry::PermitWait;
 
@@ -67,22 +66,6 @@ pub(in crate::limiter) struct Lines {
     latest_ticket: AtomicU64,
     /// The calls in lines. While there are none, nothing is locked.
     waiting: AtomicUsize,
-}
-
-/// The key of a line. Each share of a key has its own.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(in crate::limiter) struct LineKey {
-    pub(in crate::limiter) limiter: LimiterId,
-    pub(in crate::limiter) key: Fingerprint,
-    pub(in crate::limiter) share: Option<ShareId>,
-}
-
-/// A fingerprint is as random as any hash of it. An arrival looks for its lines several times.
-impl Hash for LineKey {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        let key = self.key.within(self.limiter.name);
-        state.write_u64(key.hash());
-    }
 }
 
 /// The units and slots that a call asks of a key.
@@ -367,8 +350,7 @@ impl Lines {
 
     /// Changes the state. Adds those that may ask now: to wake one may drop a permit.
     fn change<T>(&self, woken: &mut Woken, change: impl FnOnce(&mut LinesState) -> T) -> T {
-        // Consistent after a panic: no step of a change panics.
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         let outcome = change(&mut state);
         self.waiting.store(state.calls.len(), Ordering::Relaxed);
         woken.0.append(&mut state.wakers);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::lines::LineKey;
+use super::line_key::LineKey;
 
 /// The shortest time for which a call lets others pass before it stands at all its keys.
 pub(super) const PATIENCE: Duration = Duration::from_secs(1);

@@ -10,10 +10,11 @@ use smallvec::SmallVec;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, Sleep, sleep_until};
 
+use super::line_key::LineKey;
 pub(crate) use super::lines::Want;
 use super::lines::{
-    LINES, LineKey, LinesState, MAX_STEP, Refusal, RefusedCall, Room, SlotWait, TooLate, Turn,
-    WaitBounds, Wants, WhyTooLate, Woken,
+    LINES, LinesState, MAX_STEP, Refusal, RefusedCall, Room, SlotWait, TooLate, Turn, WaitBounds,
+    Wants, WhyTooLate, Woken,
 };
 use super::standing::Ticket;
 use crate::decision::{LevelDecision, Record, Source};

@@ -133,6 +133,15 @@ pub(in crate::middleware) enum ResetFormat {
     Epoch,
 }
 
+/// Whether a layer is tighter than the inner layers that have written to the same response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tightness {
+    /// No inner layer is tighter: this layer replaces single values.
+    Tightest,
+    /// An inner layer is tighter: this layer only appends to lists.
+    Behind,
+}
+
 impl Headers {
     /// Writes `X-RateLimit-Limit`, `X-RateLimit-Remaining`, and `X-RateLimit-Reset` as Unix time: the default.
     ///

@@ -5,12 +5,11 @@ use std::time::Duration;
 
 use http::{HeaderMap, HeaderValue};
 
-use super::dialect::IetfDraft;
+use super::dialect::{IetfDraft, Tightness};
 use super::field_names::{LIMIT, POLICY, RATELIMIT, REMAINING, RESET};
 use super::numbers::{number, number_value};
 use super::structured_fields::{FieldSyntax, integer};
 use super::times::{reported_wait, whole_seconds};
-use super::write::Tightness;
 use crate::decision::QuotaDecision;
 use crate::limiter::DecisionView;
 use crate::quota::Quota;

@@ -15,8 +15,8 @@ mod times;
 mod write;
 mod x_ratelimit;
 
-pub(super) use dialect::ResetFormat;
 pub use dialect::{Headers, IetfDraft};
+pub(super) use dialect::{ResetFormat, Tightness};
 pub(super) use field_names::inner_remaining;
 pub(super) use numbers::number_value;
 #[cfg(test)]
@@ -24,4 +24,4 @@ pub(super) use policy_names::policy_names;
 pub(super) use policy_names::violated_policies;
 pub(super) use structured_fields::split_outside_strings;
 pub(super) use times::{refill_time, whole_seconds};
-pub(super) use write::{Tightness, raise_resets};
+pub(super) use write::raise_resets;

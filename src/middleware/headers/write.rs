@@ -4,19 +4,10 @@ use std::time::Duration;
 
 use http::HeaderMap;
 
-use super::dialect::{Headers, IetfDraft, ResetFormat};
+use super::dialect::{Headers, IetfDraft, ResetFormat, Tightness};
 use super::{draft_11, drafts_03_to_07, x_ratelimit};
 use crate::decision::Source;
 use crate::limiter::DecisionView;
-
-/// Whether a layer is tighter than the inner layers that have written to the same response.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Tightness {
-    /// No inner layer is tighter: this layer replaces single values.
-    Tightest,
-    /// An inner layer is tighter: this layer only appends to lists.
-    Behind,
-}
 
 impl Headers {
     /// Writes the headers of a decision to a response, for limits that a handler checks.

@@ -2,11 +2,10 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use tokio::runtime::Handle;
 use tokio::sync::{RwLock as AsyncRwLock, RwLockReadGuard};
 use tokio::task::unconstrained;
 
@@ -15,6 +14,8 @@ use super::refreshes::Refreshes;
 use crate::clock::{Clock, micros_rounded_up};
 use crate::error::{Error, ErrorKind};
 use crate::key::{Fingerprint, Key};
+use crate::lock::RwLock;
+use crate::runtime::{is_in_runtime, spawn_or_drop};
 use crate::store::fingerprint_cache::{FingerprintCache, fingerprint_cache};
 use crate::store::future::StoreFuture;
 use crate::store::requests::{Block, Subject};
@@ -148,7 +149,7 @@ impl BlockList {
             clock,
             filter: Filter::default(),
             is_empty: AtomicBool::new(true),
-            blocked: RwLock::default(),
+            blocked: RwLock::new(Blocked::default()),
             waits: fingerprint_cache(0, MAX_WAITS),
             automatic: AsyncRwLock::default(),
             refreshes: refresh_interval.map(|interval| Arc::new(Refreshes::every(interval))),
@@ -170,9 +171,12 @@ impl BlockList {
     /// Starts a refresh in the background, unless another thread has.
     #[cold]
     pub(crate) fn start_refresh(&self, refresh: impl FnOnce() -> StoreFuture<()>) {
-        let (Some(refreshes), Ok(runtime)) = (&self.inner.refreshes, Handle::try_current()) else {
+        let Some(refreshes) = &self.inner.refreshes else {
             return;
         };
+        if !is_in_runtime() {
+            return;
+        }
         let now = self.inner.clock.now();
         // If a refresh is slow, the next one waits for its end.
         let Some(running) = refreshes.begin() else {
@@ -185,9 +189,9 @@ impl BlockList {
         let next_at = now.saturating_add(refreshes.interval);
         refreshes.next_at.store(next_at, Ordering::Relaxed);
         let refresh = refresh();
-        drop(runtime.spawn(async move {
+        spawn_or_drop(async move {
             running.0.record(&refresh.await, next_at);
-        }));
+        });
     }
 
     /// Returns whether a key may be in the list, under the name of its limiter or under the name `pauses` of its pauses.
@@ -214,9 +218,7 @@ impl BlockList {
     #[cold]
     fn find(&self, name: Fingerprint) -> Option<Duration> {
         let now = self.inner.clock.now();
-        // Poisoning is ignored: the list is consistent between any two steps.
         let blocked = self.inner.blocked.read();
-        let blocked = blocked.unwrap_or_else(PoisonError::into_inner);
         blocked.keys.get(&name)?.remaining(now)
     }
 
@@ -230,7 +232,7 @@ impl BlockList {
     /// their end cannot be waited for.
     pub(crate) fn automatic_under_way(&self) -> Option<impl Future<Output = Result<(), Error>>> {
         let are_done = self.inner.automatic.try_write().is_ok();
-        (!are_done && Handle::try_current().is_ok()).then_some(async {
+        (!are_done && is_in_runtime()).then_some(async {
             drop(self.inner.automatic.write().await);
             Ok(())
         })
@@ -318,8 +320,7 @@ impl BlockList {
         key: &Key,
         change: impl FnOnce(&mut BlockedKey) -> Option<T>,
     ) -> Option<T> {
-        let blocked = self.inner.blocked.write();
-        let mut blocked = blocked.unwrap_or_else(PoisonError::into_inner);
+        let mut blocked = self.inner.blocked.write();
         change(blocked.keys.get_mut(&name_of(pauses, key))?)
     }
 
@@ -447,7 +448,6 @@ impl BlockList {
     pub(crate) fn of_limiter(&self, limiter: &Key) -> Vec<(Key, Duration)> {
         let now = self.inner.clock.now();
         let blocked = self.inner.blocked.read();
-        let blocked = blocked.unwrap_or_else(PoisonError::into_inner);
         let of_limiter = blocked.keys.values().filter(|key| key.limiter == *limiter);
         let remaining = of_limiter.filter_map(|key| Some((key.key.clone(), key.remaining(now)?)));
         remaining.collect()
@@ -455,8 +455,7 @@ impl BlockList {
 
     /// Changes the list and its filter.
     fn change<T>(&self, change: impl FnOnce(&mut Blocked) -> T) -> T {
-        let blocked = self.inner.blocked.write();
-        let mut blocked = blocked.unwrap_or_else(PoisonError::into_inner);
+        let mut blocked = self.inner.blocked.write();
         let changed = change(&mut blocked);
         self.inner.filter.replace(blocked.keys.keys().copied());
         let is_empty = &self.inner.is_empty;

@@ -4,9 +4,9 @@
 //! reads.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::error::{Code, Error};
+use crate::lock::Mutex;
 use crate::random::random_bits;
 
 /// The consecutive failures that open the breaker. One may be an accident, and each may cost a caller the whole
@@ -138,7 +138,7 @@ impl Breaker {
 
     #[cold]
     fn count_success(&self, now: u64) {
-        let mut history = self.lock();
+        let mut history = self.history.lock();
         history.end_streaks();
         if now.saturating_sub(history.second_began) < SECOND {
             history.outcomes += 1;
@@ -148,7 +148,7 @@ impl Breaker {
     }
 
     pub(super) fn record_failure(&self, now: u64, error: &Error) -> Option<Transition> {
-        let mut history = self.lock();
+        let mut history = self.history.lock();
         if self.is_open() {
             // The request was sent before the breaker opened.
             return None;
@@ -177,7 +177,7 @@ impl Breaker {
         if now.saturating_sub(started_at) < deadline / MIN_WAIT_FRACTION {
             return None;
         }
-        let mut history = self.lock();
+        let mut history = self.history.lock();
         if self.is_open() {
             return None;
         }
@@ -200,7 +200,7 @@ impl Breaker {
         now: u64,
         outcome: Option<Result<(), &Error>>,
     ) -> Option<Transition> {
-        let mut history = self.lock();
+        let mut history = self.history.lock();
         if !self.is_open() {
             return None;
         }
@@ -236,13 +236,8 @@ impl Breaker {
     }
 
     pub(super) fn open_error(&self) -> Error {
-        let stored = self.lock().open_error.clone();
+        let stored = self.history.lock().open_error.clone();
         stored.unwrap_or_else(|| open_error(None))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, History> {
-        // Poisoning is ignored: the history is consistent between any two steps.
-        self.history.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -1,10 +1,9 @@
 //! The circuit breaker that the limiters of one store share.
 
 use std::fmt;
+use std::pin::Pin;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
-
-use tokio::runtime::Handle;
 
 use super::breaker::{Admission, Breaker, Transition};
 use super::watch::{Watch, WatchStep};
@@ -12,7 +11,7 @@ use super::watch::{Watch, WatchStep};
 use crate::clock::TestClock;
 use crate::clock::{Clock, micros};
 use crate::error::{Error, ErrorKind};
-use crate::store::future::StoreFuture;
+use crate::runtime::is_in_runtime;
 use crate::store::memory::{DEFAULT_MAX_KEYS, MemoryCounts};
 use crate::store::real_time::{Deadline, Late};
 use crate::telemetry::{OutageLog, StoreMeter, WaitOutcome};
@@ -88,7 +87,8 @@ pub(in crate::store) struct BreakerSettings {
     probe: Option<Arc<StoreProbe>>,
 }
 
-type StoreProbe = dyn Fn() -> StoreFuture<()> + Send + Sync;
+/// Boxed, so that this file does not know [`StoreFuture`](crate::store::StoreFuture), which records its end here.
+type StoreProbe = dyn Fn() -> Pin<Box<dyn Future<Output = Result<(), Error>> + Send>> + Send + Sync;
 
 impl Default for BreakerSettings {
     fn default() -> Self {
@@ -213,8 +213,11 @@ impl CircuitBreaker {
     ///
     /// The circuit breaker keeps the closure. So the closure must not keep the circuit breaker.
     #[must_use]
-    pub fn probed_by(self, probe: impl Fn() -> StoreFuture<()> + Send + Sync + 'static) -> Self {
-        self.with(|settings| settings.probe = Some(Arc::new(probe)))
+    pub fn probed_by<F>(self, probe: impl Fn() -> F + Send + Sync + 'static) -> Self
+    where
+        F: Future<Output = Result<(), Error>> + Send + 'static,
+    {
+        self.with(|settings| settings.probe = Some(Arc::new(move || Box::pin(probe()))))
     }
 
     /// Marks the store as one in the memory of this process. If it is full, a fallback in memory does not help.
@@ -256,17 +259,19 @@ impl CircuitBreaker {
         calls: impl Future<Output = Result<T, Error>>,
     ) -> Result<T, Error> {
         let deadline = self.inner.settings.deadline;
+        if self.inner.settings.is_in_process || !is_in_runtime() {
+            return calls.await;
+        }
         let has_test_clock = self.inner.settings.clock.steps_back();
-        let outcome = match Handle::try_current() {
-            Ok(_) if self.inner.settings.is_in_process => return calls.await,
-            Err(_) => return calls.await,
-            Ok(_) if has_test_clock => tokio::time::timeout(deadline, calls)
+        let outcome = if has_test_clock {
+            tokio::time::timeout(deadline, calls)
                 .await
-                .map_err(|_| None),
-            Ok(_) => Deadline::new(deadline)
+                .map_err(|_| None)
+        } else {
+            Deadline::new(deadline)
                 .wait(calls)
                 .await
-                .map_err(|late| late.standstill_within(deadline)),
+                .map_err(|late| late.standstill_within(deadline))
         };
         outcome.unwrap_or_else(|standstill| {
             let text = match standstill {
@@ -391,9 +396,11 @@ impl CircuitBreaker {
     /// breaker of an idle process would stay open, and the log and the gauge would tell of an outage that is over.
     fn watch(&self) {
         let probe = self.inner.settings.probe.as_ref();
-        if let (Some(probe), Ok(runtime)) = (probe, Handle::try_current()) {
+        if let Some(probe) = probe
+            && is_in_runtime()
+        {
             let watching = watch(Arc::downgrade(&self.inner), Arc::downgrade(probe));
-            self.inner.watch.start(&runtime, watching);
+            self.inner.watch.start(watching);
         }
     }
 

@@ -2,12 +2,12 @@
 //! log.
 
 use std::mem;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 
+use crate::lock::Mutex;
 use crate::telemetry::OutageLog;
 
 /// The outages of a store in the logs of its limiters, and the task that watches over the store. Dropped with the circuit
@@ -36,22 +36,17 @@ pub(super) enum WatchStep {
 }
 
 impl Watch {
-    fn state(&self) -> MutexGuard<'_, WatchState> {
-        // Consistent after a panic: each step leaves it so.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Starts the task in a runtime, unless it runs in one that is alive.
-    pub(super) fn start(&self, runtime: &Handle, task: impl Future<Output = ()> + Send + 'static) {
-        let mut state = self.state();
+    /// Starts the task in the runtime of the caller, unless it runs in one that is alive.
+    pub(super) fn start(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let mut state = self.0.lock();
         while state.task.try_join_next().is_some() {}
         if state.task.is_empty() {
-            state.task.spawn_on(task, runtime);
+            state.task.spawn(task);
         }
     }
 
     pub(super) fn add(&self, log: &Arc<OutageLog>, limiter: &Arc<str>) {
-        let mut state = self.state();
+        let mut state = self.0.lock();
         state.outages.retain(|outage| {
             let is_other = outage.log.as_ptr() != Arc::as_ptr(log);
             is_other && outage.log.strong_count() > 0
@@ -66,7 +61,7 @@ impl Watch {
     ///
     /// The task ends in the same step: whatever fails later starts another one.
     pub(super) fn next_step(&self, until_probe: impl FnOnce() -> Option<Duration>) -> WatchStep {
-        let mut state = self.state();
+        let mut state = self.0.lock();
         let left = until_probe().or_else(|| {
             state
                 .outages
@@ -88,13 +83,13 @@ impl Watch {
     }
 
     pub(super) fn end_outages(&self) {
-        let outages = mem::take(&mut self.state().outages);
+        let outages = mem::take(&mut self.0.lock().outages);
         for LoggedOutage { log, limiter } in &outages {
             if let Some(log) = log.upgrade() {
                 log.record_probe(limiter);
             }
         }
-        self.state().outages.extend(outages);
+        self.0.lock().outages.extend(outages);
     }
 }
 

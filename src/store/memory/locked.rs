@@ -2,7 +2,7 @@
 
 use std::ops::{Deref, DerefMut};
 
-use super::{Clock, Mutex, MutexGuard, PoisonError};
+use super::{Clock, Mutex, MutexGuard};
 
 /// A value that threads share. Its alignment keeps two of them off the same cache line.
 #[derive(Debug)]
@@ -24,10 +24,9 @@ impl<T> Locked<T> {
         Self(Mutex::new(Timed { latest: 0, value }))
     }
 
-    /// Locks the value. Poisoning is ignored: the value is consistent between any two steps.
     #[inline]
     pub(super) fn lock(&self) -> Guard<'_, T> {
-        Guard(self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        Guard(self.0.lock())
     }
 
     /// Locks the value. Returns it with the time, which never runs backwards: the clock's time, or the time of

@@ -10,9 +10,10 @@ mod table;
 
 // `locked` imports these from here, so that `tests/checks/interleavings.rs` can replace them by a model
 // checker's.
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::MutexGuard;
 
 use crate::clock::Clock;
+use crate::lock::Mutex;
 pub(super) use memory_counts::{DEFAULT_MAX_KEYS, MemoryCounts};
 pub use memory_store::MemoryStore;
 

@@ -4,10 +4,10 @@
 //! since by its own monotonic clock, and tells it to each script: `lua/clock_argument.lua`.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::clock::micros;
+use crate::lock::Mutex;
 
 /// How often the server's clock is read.
 const READ_EVERY: Duration = Duration::from_secs(1);
@@ -67,14 +67,14 @@ impl ArgumentClock {
 
     /// Returns the time of the server at an instant, unless the last reading is too old.
     pub(super) fn estimate(&self, now: Instant) -> Option<Reading> {
-        let best = self.readings().best?;
+        let best = self.readings.lock().best?;
         let is_recent = now.saturating_duration_since(best.at) <= MAX_AGE;
         is_recent.then(|| best.at(now))
     }
 
     /// Claims the next reading of the server's clock. Returns whether the caller has to take it: once a second.
     pub(super) fn claim_reading(&self, now: Instant) -> bool {
-        let mut readings = self.readings();
+        let mut readings = self.readings.lock();
         let asked_at = readings.asked_at;
         let is_due = asked_at.is_none_or(|at| now.saturating_duration_since(at) >= READ_EVERY);
         if is_due {
@@ -93,7 +93,7 @@ impl ArgumentClock {
         let error = half + Duration::from_micros(1);
         let at = sent + half;
         let reading = Reading { time, at, error };
-        let mut readings = self.readings();
+        let mut readings = self.readings.lock();
         let is_better = readings.best.is_none_or(|best| {
             let old = best.at(replied);
             let new = reading.at(replied);
@@ -104,10 +104,6 @@ impl ArgumentClock {
         if is_better {
             readings.best = Some(reading);
         }
-    }
-
-    fn readings(&self) -> MutexGuard<'_, Readings> {
-        self.readings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

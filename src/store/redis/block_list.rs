@@ -1,6 +1,6 @@
 //! The block list in Redis, which all processes share.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use redis::Value;
@@ -12,6 +12,7 @@ use super::transport::Route;
 use crate::clock::micros_rounded_up;
 use crate::error::Error;
 use crate::key::Key;
+use crate::lock::Mutex;
 use crate::store::block_list::{BlockList, SharedReading};
 use crate::store::future::StoreFuture;
 use crate::store::requests::Block;
@@ -84,7 +85,7 @@ impl SharedBlockList {
                 _ => return Err(malformed_reply("no outcome of a block", &route.server())),
             }
             // A refresh in flight may not include this change.
-            let mut known = shared.known();
+            let mut known = shared.known.lock();
             known.changes += 1;
             known.version.clear();
             // Redis has decided, so that the list of this process does not.
@@ -109,13 +110,13 @@ impl SharedBlockList {
 
     async fn read(&self, client: &Client, route: &Route) -> Result<(), Error> {
         loop {
-            let before = self.known().clone();
+            let before = self.known.lock().clone();
             let asked_at = self.copy.clock().now();
             let Some(list) = client.read_blocks(route, &before.version).await? else {
                 return Ok(());
             };
             // Locked until the list is replaced, so that no change by this process is overwritten.
-            let mut known = self.known();
+            let mut known = self.known.lock();
             if known.changes == before.changes {
                 self.copy.replace_shared(SharedReading {
                     blocks: list.blocks,
@@ -128,10 +129,6 @@ impl SharedBlockList {
                 return Ok(());
             }
         }
-    }
-
-    fn known(&self) -> MutexGuard<'_, KnownVersion> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

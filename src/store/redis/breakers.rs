@@ -1,11 +1,12 @@
 //! The circuit breakers of a store: one for each server that has failed.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use super::protocol::ServerName;
 use crate::error::Error;
+use crate::lock::RwLock;
 use crate::store::circuit_breaker::CircuitBreaker;
 use crate::store::future::StoreFuture;
 
@@ -47,7 +48,8 @@ impl Breakers {
     }
 
     pub(super) fn get(&self, server: &ServerName) -> CircuitBreaker {
-        self.nodes().get(server).unwrap_or(&self.of_others).clone()
+        let nodes = self.of_nodes.read();
+        nodes.get(server).unwrap_or(&self.of_others).clone()
     }
 
     pub(super) fn record(
@@ -70,10 +72,7 @@ impl Breakers {
     }
 
     fn failing(&self, server: &ServerName, slot: Option<u16>) -> CircuitBreaker {
-        let mut nodes = self
-            .of_nodes
-            .write()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut nodes = self.of_nodes.write();
         // An older one would probe by a slot that may be elsewhere now.
         nodes.retain(|known, breaker| !(known == server && breaker.is_calm()));
         if let Some(breaker) = nodes.get(server) {
@@ -87,10 +86,6 @@ impl Breakers {
         let breaker = self.of_store.clone().probed_by(move || probe(slot));
         nodes.insert(server.clone(), breaker.clone());
         breaker
-    }
-
-    fn nodes(&self) -> RwLockReadGuard<'_, NodeBreakers> {
-        self.of_nodes.read().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -158,7 +153,8 @@ mod tests {
             let error = Error::new(ErrorKind::Timeout, "too late");
             record(&breakers, Some(port), Err(&error));
         }
-        assert!(breakers.nodes().len() <= 8, "{}", breakers.nodes().len());
+        let nodes = breakers.of_nodes.read().len();
+        assert!(nodes <= 8, "{nodes}");
         assert!(breakers.get(&node(1)).is_open());
     }
 }

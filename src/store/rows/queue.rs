@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::mem;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -18,6 +18,7 @@ use super::call::{Call, Operation};
 use super::requests::{Request, RequestsFor, RowValue};
 use super::rows::Rows;
 use crate::error::{Error, ErrorKind};
+use crate::lock::Mutex;
 use crate::store::future::StoreFuture;
 use crate::store::real_time::timeout;
 use crate::telemetry::StoreMeter;
@@ -59,7 +60,7 @@ impl<R> Database<R> {
 
     /// Returns the runtime in which the store was created, or else first used.
     fn runtime(&self) -> Result<Handle, Error> {
-        let mut runtime = lock(&self.runtime);
+        let mut runtime = self.runtime.lock();
         if let Some(runtime) = &*runtime {
             return Ok(runtime.clone());
         }
@@ -71,7 +72,7 @@ impl<R> Database<R> {
 
     /// Lets the next request choose another runtime than this one, which has ended.
     fn leave(&self, ended: &Handle) {
-        let mut runtime = lock(&self.runtime);
+        let mut runtime = self.runtime.lock();
         if runtime.as_ref().is_some_and(|own| own.id() == ended.id()) {
             *runtime = None;
         }
@@ -79,7 +80,7 @@ impl<R> Database<R> {
 
     fn is_cleaning_due(&self) -> bool {
         let now = Instant::now();
-        let mut cleaned_at = lock(&self.cleaned_at);
+        let mut cleaned_at = self.cleaned_at.lock();
         let is_due = cleaned_at.is_none_or(|last| now >= last + CLEAN_INTERVAL);
         if is_due {
             *cleaned_at = Some(now);
@@ -131,7 +132,7 @@ impl<R, V> Drop for TaskGuard<R, V> {
         if !thread::panicking() {
             self.queue.database.leave(&self.runtime);
         }
-        let mut waiting = lock(&self.queue.waiting);
+        let mut waiting = self.queue.waiting.lock();
         waiting.has_task = false;
         // Their callers get the error of a dropped task.
         let lost = mem::take(&mut waiting.requests);
@@ -176,7 +177,7 @@ impl<R: Rows, V: RowValue> Queue<R, V> {
     /// Adds a request. Fails outside a tokio runtime.
     fn push(self: &Arc<Self>, request: Box<dyn Request<V>>) -> Result<(), Error> {
         let runtime = self.database.runtime()?;
-        let mut waiting = lock(&self.waiting);
+        let mut waiting = self.waiting.lock();
         waiting.requests.push_back(request);
         let has_task = mem::replace(&mut waiting.has_task, true);
         drop(waiting);
@@ -214,14 +215,14 @@ impl<R: Rows, V: RowValue> Queue<R, V> {
     }
 
     fn next_requests(&self) -> Vec<Box<dyn Request<V>>> {
-        let mut waiting = lock(&self.waiting);
+        let mut waiting = self.waiting.lock();
         let count = waiting.requests.len().min(MAX_BATCH);
         waiting.requests.drain(..count).collect()
     }
 
     /// Returns whether the task may end: no request has come meanwhile.
     fn end(&self) -> bool {
-        let mut waiting = lock(&self.waiting);
+        let mut waiting = self.waiting.lock();
         waiting.has_task = !waiting.requests.is_empty();
         !waiting.has_task
     }
@@ -253,7 +254,7 @@ impl<R: Rows, V: RowValue> Queue<R, V> {
 
     /// Carries a request out on this thread, for rows that answer at once.
     fn carry_out_now(&self, request: Box<dyn Request<V>>) {
-        let turn = (self.kind == RowKind::Blocks).then(|| lock(&self.turn));
+        let turn = (self.kind == RowKind::Blocks).then(|| self.turn.lock());
         let mut batch = Batch::new(RequestsFor::new(vec![request]), self.kind);
         if poll_once(carry_out(&*self.database.rows, &mut batch)).is_none() {
             batch.fail(&waits());
@@ -271,11 +272,6 @@ impl<R: Rows, V: RowValue> Queue<R, V> {
 fn waits() -> Error {
     let text = "`Rows::change` waits, although `answers_at_once` is true";
     Error::new(ErrorKind::Misconfigured, text)
-}
-
-/// Each step under these locks leaves the value consistent, so a panic in another thread does no harm.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn poll_once<T>(future: impl Future<Output = T>) -> Option<T> {

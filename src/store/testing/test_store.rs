@@ -2,13 +2,14 @@
 
 use std::collections::VecDeque;
 use std::future::pending;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::clock::TestClock;
 use crate::decision::{Answer, QuotaAnswer, Source, StoreId};
 use crate::error::{Error, ErrorKind};
 use crate::key::Key;
+use crate::lock::Mutex;
 use crate::quota::Quotas;
 use crate::store::circuit_breaker::CircuitBreaker;
 use crate::store::future::StoreFuture;
@@ -190,26 +191,22 @@ impl TestStore {
     /// Returns the checks that were received since the last call, including checks of cost 0.
     #[must_use]
     pub fn take_checks(&self) -> Vec<ReceivedCheck> {
-        std::mem::take(&mut self.script().checks)
+        std::mem::take(&mut self.script.lock().checks)
     }
 
     fn push(&self, checks: usize, behaviour: Behaviour) {
-        self.script().next.push_back((checks, behaviour));
+        self.script.lock().next.push_back((checks, behaviour));
     }
 
     fn set(&self, behaviour: Behaviour) {
-        let mut script = self.script();
+        let mut script = self.script.lock();
         script.next.clear();
         script.lasting = behaviour;
     }
 
-    fn script(&self) -> MutexGuard<'_, TestScript> {
-        self.script.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Returns the behaviour of a request that is not a check. Those for next checks do not apply to it.
     fn lasting(&self) -> Behaviour {
-        self.script().lasting
+        self.script.lock().lasting
     }
 }
 
@@ -285,7 +282,7 @@ impl Store for TestStore {
     }
 
     fn check(&self, checks: &[Check<'_>]) -> StoreFuture {
-        let mut script = self.script();
+        let mut script = self.script.lock();
         // A count of refusals by `block_after` is no check of the test. Nor is a message about slots that are held.
         let is_internal = checks.iter().any(|check| {
             let states = check.holding.is_some_and(|holding| holding.wanted == 0);

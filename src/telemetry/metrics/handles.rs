@@ -16,11 +16,12 @@ pub(super) use enabled::{Counter, Gauge, GaugeShare, Histogram};
 
 #[cfg(feature = "metrics")]
 mod enabled {
-    use std::sync::{Mutex, OnceLock, PoisonError};
+    use std::sync::OnceLock;
 
     use metrics::{Key, Label, Level, Metadata, Recorder, Unit, with_recorder};
 
     use super::Labels;
+    use crate::lock::Mutex;
 
     const METADATA: Metadata<'static> =
         Metadata::new("tollgate", Level::INFO, Some(module_path!()));
@@ -152,7 +153,7 @@ mod enabled {
         }
 
         fn change(&self, change: impl FnOnce(i64) -> i64) -> bool {
-            let mut value = self.value.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut value = self.value.lock();
             // Without a cached handle, nothing was added to the gauge before.
             let recorded = self.gauge.handle.get().map_or(0, |_| *value);
             *value = change(*value);
@@ -166,7 +167,7 @@ mod enabled {
 
     impl Drop for GaugeShare {
         fn drop(&mut self) {
-            let value = self.value.get_mut().unwrap_or_else(PoisonError::into_inner);
+            let value = self.value.lock();
             if let Some(gauge) = self.gauge.handle.get() {
                 gauge.decrement(as_f64(*value));
             }

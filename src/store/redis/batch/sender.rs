@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::mem;
 use std::pin::{Pin, pin};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
@@ -15,6 +15,7 @@ use super::queue::{Queue, QueueEntry};
 use super::waiters::{Waiter, Waiters};
 use crate::decision::Answers;
 use crate::error::{Act, Error};
+use crate::lock::Mutex;
 use crate::store::future::StoreFuture;
 use crate::store::redis::client::Client;
 use crate::store::redis::protocol::{BatchEntry, errors as error};
@@ -93,7 +94,7 @@ impl Sender {
             return Arc::clone(&self.for_all_keys);
         }
         let slot = self.client.names.slot(subject);
-        let mut queues = self.by_slot.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut queues = self.by_slot.lock();
         let queue = queues.entry(slot).or_insert_with(|| {
             // A cluster behind one address finds the server of a slot on its own.
             let is_cluster = self.client.deployment.is_cluster();
@@ -168,8 +169,7 @@ impl SendQueue {
     }
 
     fn lock(&self) -> MutexGuard<'_, SendState> {
-        // Consistent after a panic: each step leaves it so.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

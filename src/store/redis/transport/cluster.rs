@@ -5,7 +5,7 @@
 //! connection may have executed. Here a command is sent again only if a node says that it has not run it.
 
 use std::ops::RangeInclusive;
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, RwLockReadGuard};
 use std::time::{Duration, Instant};
 
 use redis::{Cmd, RedisError, Value, from_redis_value, from_redis_value_ref};
@@ -16,6 +16,7 @@ use tokio::task::JoinSet;
 use super::dial::{Dial, Server};
 use super::failure::{Failure, Fate, Redirect, known_host};
 use super::node::{BACKOFF, Line, Node};
+use crate::lock::RwLock;
 use crate::random::up_to;
 use crate::store::redis::protocol::{CLUSTER_NODE, SLOTS, ServerName};
 use crate::store::redis::real_time::{self, Deadline};
@@ -160,11 +161,11 @@ impl Cluster {
     }
 
     fn map(&self) -> RwLockReadGuard<'_, SlotMap> {
-        self.0.map.read().unwrap_or_else(PoisonError::into_inner)
+        self.0.map.read()
     }
 
     fn change_map<T>(&self, change: impl FnOnce(&mut SlotMap) -> T) -> T {
-        let mut map = self.0.map.write().unwrap_or_else(PoisonError::into_inner);
+        let mut map = self.0.map.write();
         change(&mut map)
     }
 

@@ -4,7 +4,7 @@ use std::error::Error as StdError;
 use std::fmt;
 use std::iter::successors;
 use std::mem;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use redis::{ConnectionInfo, RedisConnectionInfo};
@@ -14,6 +14,7 @@ use tokio::task::JoinSet;
 use super::connection::{Boxed, ConnectionOwner};
 use super::failure::Failure;
 use crate::error::{Error, warning};
+use crate::lock::Mutex;
 use crate::store::redis::protocol::ServerName;
 use crate::store::redis::protocol::errors as error;
 use crate::store::redis::real_time;
@@ -234,15 +235,11 @@ impl CredentialSource {
         })
     }
 
-    fn state(&self) -> MutexGuard<'_, CredentialState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Returns credentials for a new connection, or the cause. It waits for a fetch only if the last ones are not valid any
     /// more.
     pub(super) async fn for_connection(self: &Arc<Self>) -> Result<Arc<Login>, Arc<str>> {
         let valid = {
-            let mut state = self.state();
+            let mut state = self.state.lock();
             let valid = state.valid().cloned();
             if valid.is_some() && state.outcome().is_none() {
                 self.fetch(&mut state);
@@ -257,7 +254,7 @@ impl CredentialSource {
 
     /// Returns why a new connection has to wait, if it waits for credentials.
     pub(super) fn obstacle(&self) -> Option<Arc<str>> {
-        let state = self.state();
+        let state = self.state.lock();
         let fetch = state.fetch.as_ref().filter(|fetch| fetch.left().is_some());
         let waits = state.valid().is_none() && state.outcome().is_none();
         let waited = fetch.filter(|_| waits)?.began.elapsed().as_millis();
@@ -267,7 +264,7 @@ impl CredentialSource {
     async fn current(self: &Arc<Self>) -> Result<Arc<Login>, Arc<str>> {
         loop {
             let (mut end, left) = {
-                let mut state = self.state();
+                let mut state = self.state.lock();
                 if let Some(outcome) = state.outcome() {
                     return outcome;
                 }
@@ -307,7 +304,7 @@ impl CredentialSource {
     /// Takes in the outcome of a fetch. Logs the first of several that fail while there are older credentials, and the first
     /// that succeeds after them.
     fn take_in(&self, outcome: Result<Arc<Login>, Arc<str>>) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         match outcome {
             Ok(login) => {
                 state.kept = Some(login);
@@ -335,7 +332,10 @@ impl CredentialSource {
     /// server would reject the next ones too, and no token service is asked by each attempt.
     pub(super) fn reject(&self, login: &Arc<Login>) {
         if login.fetched_at.elapsed() >= RETRY {
-            self.state().kept.take_if(|kept| Arc::ptr_eq(kept, login));
+            self.state
+                .lock()
+                .kept
+                .take_if(|kept| Arc::ptr_eq(kept, login));
         }
     }
 
@@ -414,7 +414,7 @@ mod tests {
         });
         let (_standing_still, end) = watch::channel(());
         let began = Instant::now().checked_sub(STANDSTILL);
-        source.state().fetch = began.map(|began| Fetch {
+        source.state.lock().fetch = began.map(|began| Fetch {
             began,
             end,
             task: JoinSet::new(),

@@ -4,10 +4,10 @@
 //! Whatever is driven by tasks is therefore made once for each runtime, and dropped after the
 //! runtime has shut down.
 
-use std::sync::{PoisonError, RwLock};
-
 use tokio::runtime::{self, Handle};
 use tokio::task::JoinSet;
+
+use crate::lock::RwLock;
 
 /// One value for each runtime that asked for one.
 pub(crate) struct PerRuntime<T> {
@@ -28,7 +28,7 @@ impl<T: Clone> PerRuntime<T> {
     #[inline]
     pub(crate) fn get_or_make(&self, runtime: &Handle, make: impl FnOnce() -> T) -> T {
         let id = runtime.id();
-        let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
+        let entries = self.entries.read();
         if let Some(found) = entries.iter().find(|entry| entry.id == id) {
             return found.value.clone();
         }
@@ -38,7 +38,7 @@ impl<T: Clone> PerRuntime<T> {
 
     fn make(&self, runtime: &Handle, make: impl FnOnce() -> T) -> T {
         let id = runtime.id();
-        let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
+        let mut entries = self.entries.write();
         entries.retain_mut(|entry| entry.liveness.try_join_next().is_none());
         if let Some(found) = entries.iter().find(|entry| entry.id == id) {
             return found.value.clone();
@@ -56,7 +56,7 @@ impl<T: Clone> PerRuntime<T> {
 
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
-        self.entries.read().unwrap().len()
+        self.entries.read().len()
     }
 }
 
