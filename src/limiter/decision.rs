@@ -465,7 +465,7 @@ impl DecisionView {
         self.outer = Some(Arc::new(outer));
     }
 
-    #[cfg(test)]
+    #[cfg(all(test, feature = "test-util"))]
     pub(crate) fn answer(&self) -> &Answer {
         &self.records.first().unwrap().record.answer
     }

@@ -58,7 +58,7 @@ pub(crate) struct Deadline {
 pub(crate) struct Late {
     /// When the deadline began.
     #[cfg_attr(
-        not(feature = "redis"),
+        not(any(feature = "redis", test)),
         expect(dead_code, reason = "only the Redis store compares it")
     )]
     pub(crate) since: Instant,
@@ -131,7 +131,7 @@ impl Late {
                                         check the load of the server and the network";
 
     /// A deadline without any time.
-    #[cfg(any(feature = "sentinel", test))]
+    #[cfg(any(feature = "sentinel", all(feature = "redis", test)))]
     pub(crate) fn now() -> Self {
         Self {
             since: Instant::now(),
