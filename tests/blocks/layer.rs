@@ -16,8 +16,8 @@ use tollgate::{
 };
 
 use crate::support::calls::{by_path, status};
+use crate::support::fakes::fake_store::FakeStore;
 use crate::support::log;
-use crate::support::plain::Plain;
 
 const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);
@@ -417,7 +417,7 @@ fn field(line: &str, name: &str) -> usize {
 #[tokio::test]
 async fn a_store_that_cannot_count_refusals_goes_on_and_is_logged_once() {
     log::keep();
-    let limiter = RateLimiter::new(Plain(MemoryStore::new()), Quota::per_hour(1));
+    let limiter = RateLimiter::new(FakeStore::in_memory(), Quota::per_hour(1));
     let limiter = limiter.name("own").block_after(AT_ONCE);
     for _ in 0..10 {
         assert_eq!(source(&limiter, "ada").await, Source::Memory);

@@ -11,10 +11,11 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 use tollgate::store::Store;
-use tollgate::store::protocol::{Check, CircuitBreaker, StoreFuture, StoreId, StoreParts, Subject};
+use tollgate::store::protocol::{CircuitBreaker, StoreFuture};
 use tollgate::{Error, ErrorKind, Quota, RateLimiter, RedisStore};
 
 use crate::suite::{beside_others, child, patient, report, run, short_or_long, told, until};
+use crate::support::fakes::fake_store::FakeStore;
 use crate::support::node::Node;
 use crate::support::process::Process;
 use crate::support::proxy::{Proxy, Wire};
@@ -42,45 +43,19 @@ struct Told {
     holds: bool,
 }
 
-/// A Redis whose circuit breaker stays closed, however many replies are lost: every message is sent.
-struct Unbroken {
-    redis: RedisStore,
-    circuit_breaker: CircuitBreaker,
-}
-
-impl Unbroken {
-    fn new(redis: RedisStore) -> Self {
-        Self {
-            redis,
-            circuit_breaker: CircuitBreaker::new().deadline(Duration::from_secs(1)),
-        }
-    }
-}
-
-impl Store for Unbroken {
-    fn id(&self) -> StoreId {
-        self.redis.id()
-    }
-
-    fn check(&self, checks: &[Check<'_>]) -> StoreFuture {
-        let asked = self.redis.check(checks);
+/// Returns a Redis whose circuit breaker stays closed, however many replies are lost: every message is sent.
+fn unbroken(redis: RedisStore) -> FakeStore {
+    let circuit_breaker = CircuitBreaker::new().deadline(Duration::from_secs(1));
+    let store = FakeStore::on(redis).circuit_breaker(circuit_breaker);
+    store.checks_by(|redis, checks| {
+        let asked = redis.check(checks);
         // An error of this kind is an answer to the breaker.
         let kind = ErrorKind::Misconfigured;
         StoreFuture::boxed(async move {
             let answers = asked.await;
             answers.map_err(|error| Error::new(kind, error.to_string()))
         })
-    }
-
-    fn atomic_group(&self, subject: Subject<'_>) -> u64 {
-        self.redis.atomic_group(subject)
-    }
-
-    fn parts(&self) -> StoreParts {
-        let mut parts = StoreParts::default();
-        parts.circuit_breaker = self.circuit_breaker.clone();
-        parts
-    }
+    })
 }
 
 fn limiter(store: impl Store) -> RateLimiter {
@@ -118,7 +93,7 @@ fn take_permits(told: &str) {
             .open(&told.notes);
         let file = Arc::new(file.unwrap());
         let store = RedisStore::open(&told.url).unwrap();
-        let limiter = with_lease(Unbroken::new(store), told.lease);
+        let limiter = with_lease(unbroken(store), told.lease);
         let mut held = None;
         while told.holds && held.is_none() {
             held = limiter.acquire(HELD).await.ok();

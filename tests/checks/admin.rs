@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::support::calls::{ok, request, stores};
+use crate::support::fakes::fake_store::FakeStore;
 use crate::support::redis_server::RedisServer;
 use axum::http::{Request, Response, StatusCode};
-use tollgate::store::protocol::{Answer, Check, QuotaAnswer, StoreFuture, StoreId};
-use tollgate::store::{Store, TestClock};
+
+use tollgate::store::TestClock;
 use tollgate::{
     Admin, ErrorKind, FailurePolicy, Key, MemoryStore, Plan, Quota, Quotas, RateLimitLayer,
     RateLimiter, Source, WouldReject, key,
@@ -404,27 +405,10 @@ async fn a_key_of_a_log_is_the_key_that_was_logged() {
     assert_eq!(limiter.admin().peek(read).await.unwrap().view.used(), 1);
 }
 
-/// A store that only decides.
-struct Plain;
-
-impl Store for Plain {
-    fn id(&self) -> StoreId {
-        StoreId::unique()
-    }
-
-    fn check(&self, checks: &[Check<'_>]) -> StoreFuture {
-        let answer = |check: &Check<'_>| {
-            let quotas = check.quotas.iter();
-            let admitted = quotas.map(|_| QuotaAnswer::admitted(0, Duration::ZERO));
-            Answer::new(Source::Other, admitted)
-        };
-        StoreFuture::ready(Ok(checks.iter().map(answer).collect()))
-    }
-}
-
 #[tokio::test]
 async fn a_store_that_only_decides_says_that_it_can_do_no_more() {
-    let layer = RateLimitLayer::new(Plain, Quota::per_hour(3)).on_failure(FailurePolicy::open());
+    let layer = RateLimitLayer::new(FakeStore::in_memory(), Quota::per_hour(3))
+        .on_failure(FailurePolicy::open());
     let admin = layer.limiter().admin();
     assert_eq!(admin.peek("ada").await.unwrap().view.remaining(), 3);
     assert!(admin.blocked().await.unwrap().is_empty());

@@ -10,7 +10,7 @@ use tollgate::{
 
 use crate::support::algorithms::algorithms;
 use crate::support::both::{Both, Outcome, outcome};
-use crate::support::moody::Moody;
+use crate::support::fakes::moody::Moody;
 use crate::support::redis_server::RedisServer;
 use crate::support::store_on;
 use crate::support::test_time::TestTime;

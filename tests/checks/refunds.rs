@@ -7,13 +7,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use proptest::prelude::*;
-use tollgate::store::protocol::{Check, StoreFuture, StoreId, Subject};
-use tollgate::store::{Store, TestClock};
+use tollgate::store::TestClock;
+use tollgate::store::protocol::Subject;
 use tollgate::{Algorithm, Decision, ErrorKind, MemoryStore, Quota, RateLimiter};
 
 use crate::support::algorithms::{algorithms, part_of, quota_by};
 use crate::support::block_on;
 use crate::support::cases::cases;
+use crate::support::fakes::fake_store::FakeStore;
 
 const LIMIT: u32 = 20;
 const WINDOW: u64 = 1_000;
@@ -407,40 +408,31 @@ async fn waiting_for_room_ends_when_there_is_some_or_says_that_it_would_be_too_l
     assert!(begin.elapsed() < Duration::from_secs(1));
 }
 
-/// A store on which another caller takes a unit before each of the next large charges.
-struct Contended {
-    counts: MemoryStore,
-    races: AtomicU32,
-}
-
-impl Store for Contended {
-    fn id(&self) -> StoreId {
-        self.counts.id()
-    }
-
-    fn check(&self, checks: &[Check<'_>]) -> StoreFuture {
-        let races = |left: u32| left.checked_sub(1);
+/// Returns a store on which another caller takes a unit before each of the next large charges, `races` in number.
+fn contended(races: &Arc<AtomicU32>) -> FakeStore {
+    let races = Arc::clone(races);
+    FakeStore::in_memory().checks_by(move |counts, checks| {
         let (order, first) = (Ordering::SeqCst, checks[0]);
-        if first.cost > 100 && self.races.fetch_update(order, order, races).is_ok() {
+        let is_race = first.cost > 100
+            && races
+                .fetch_update(order, order, |left| left.checked_sub(1))
+                .is_ok();
+        if is_race {
             let other = Subject::new(first.limiter, first.key, first.quotas).check(1);
-            let taken = self.counts.check(&[other]).try_ready();
+            let taken = counts.check(&[other]).try_ready();
             assert!(taken.expect("an answer at once").is_ok());
         }
-        self.counts.check(checks)
-    }
+        counts.check(checks)
+    })
 }
 
 #[tokio::test]
 async fn a_settlement_takes_all_that_is_left_after_lost_races() {
     for races in [0, 1, 3] {
-        let store = Contended {
-            counts: MemoryStore::new(),
-            races: 0.into(),
-        };
-        let store = Arc::new(store);
-        let limiter = RateLimiter::new(Arc::clone(&store), Quota::per_hour(1_010));
+        let left = Arc::new(AtomicU32::new(0));
+        let limiter = RateLimiter::new(contended(&left), Quota::per_hour(1_010));
         let reserved = limiter.check_n("ada", 10).await.unwrap();
-        store.races.store(races, Ordering::SeqCst);
+        left.store(races, Ordering::SeqCst);
         reserved.settle(1_010).await.unwrap();
         assert_eq!(limiter.peek("ada").await.unwrap().used(), 1_010, "{races}");
     }

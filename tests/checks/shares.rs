@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::support::both::{Both, Outcome, outcome};
+use crate::support::fakes::fake_store::FakeStore;
 use crate::support::process::{Process, argument, report};
 use crate::support::redis_server::RedisServer;
 use crate::support::test_time::TestTime;
@@ -11,7 +12,7 @@ use crate::support::{holds_for_any, runtime};
 use proptest::prelude::*;
 use tokio::runtime::Runtime;
 use tollgate::store::Store;
-use tollgate::store::protocol::{Adjust, Change, Check, StoreFuture, StoreId, Subject};
+use tollgate::store::protocol::{Change, Check, Subject};
 use tollgate::{
     Algorithm, Decision, ErrorKind, Key, MemoryStore, Quota, Quotas, RateLimiter, RedisStore,
     Share, Source,
@@ -907,50 +908,38 @@ fn a_share_without_a_column_is_counted_as_none_until_another_column_has_no_units
 /// The share and the lease of the requests that a store got.
 type Requests = Arc<Mutex<Vec<(Option<String>, Duration)>>>;
 
-/// A store that notes the requests as it keeps them for later.
-struct Noting {
-    counts: MemoryStore,
-    requests: Requests,
+/// Returns a store that notes the requests as it keeps them for later.
+fn noting(requests: &Requests) -> FakeStore {
+    let [of_checks, of_changes] = [(); 2].map(|()| Arc::clone(requests));
+    FakeStore::in_memory()
+        .checks_by(move |counts, checks| {
+            let owned: Vec<_> = checks.iter().map(Check::owned).collect();
+            let checks: Vec<_> = owned.iter().map(|check| check.check()).collect();
+            for check in &checks {
+                note(&of_checks, check.subject);
+            }
+            counts.check(&checks)
+        })
+        .adjusts_by(move |counts, adjust| {
+            let owned = adjust.owned();
+            note(&of_changes, owned.adjust().subject);
+            counts.adjust(owned.adjust())
+        })
 }
 
-impl Noting {
-    fn note(&self, subject: Subject<'_>) {
-        let request = (subject.share().map(str::to_owned), subject.lease());
-        self.requests.lock().unwrap().push(request);
-    }
-}
-
-impl Store for Noting {
-    fn id(&self) -> StoreId {
-        self.counts.id()
-    }
-
-    fn check(&self, checks: &[Check<'_>]) -> StoreFuture {
-        let owned: Vec<_> = checks.iter().map(Check::owned).collect();
-        let checks: Vec<_> = owned.iter().map(|check| check.check()).collect();
-        checks.iter().for_each(|check| self.note(check.subject));
-        self.counts.check(&checks)
-    }
-
-    fn adjust(&self, adjust: Adjust<'_>) -> StoreFuture<()> {
-        let owned = adjust.owned();
-        self.note(owned.adjust().subject);
-        self.counts.adjust(owned.adjust())
-    }
+fn note(requests: &Requests, subject: Subject<'_>) {
+    let request = (subject.share().map(str::to_owned), subject.lease());
+    requests.lock().unwrap().push(request);
 }
 
 #[tokio::test]
 async fn a_store_reads_the_share_and_the_lease_of_checks_and_adjustments() {
     let requests = Requests::default();
-    let noting = || Noting {
-        counts: MemoryStore::new(),
-        requests: Arc::clone(&requests),
-    };
     let told = || std::mem::take(&mut *requests.lock().unwrap());
     let of = |share: &str| (Some(share.to_owned()), Duration::ZERO);
 
     let shares = [Share::of("batch").at_most(400)];
-    let jobs = RateLimiter::new(noting(), Quota::per_minute(1_000).shares(shares));
+    let jobs = RateLimiter::new(noting(&requests), Quota::per_minute(1_000).shares(shares));
     let check = |share| RateLimiter::check_all([jobs.level(KEY).cost(9).share(share)]);
     let mut decision = check("batch").await.unwrap();
     decision.refund(2).await.unwrap();
@@ -962,7 +951,8 @@ async fn a_store_reads_the_share_and_the_lease_of_checks_and_adjustments() {
 
     // At most a tenth of the shortest window, of the limiter's quotas or of a plan.
     let minute = Quota::per_minute(1_000);
-    let leased = RateLimiter::new(noting(), minute.clone()).lease(10 * Duration::from_secs(1));
+    let leased =
+        RateLimiter::new(noting(&requests), minute.clone()).lease(10 * Duration::from_secs(1));
     let plan = leased.level(KEY).quotas([minute, Quota::per_second(50)]);
     let mut decision = RateLimiter::check_all([plan]).await.unwrap();
     decision.refund(1).await.unwrap();
@@ -978,12 +968,9 @@ async fn a_store_reads_the_share_and_the_lease_of_checks_and_adjustments() {
 async fn another_limiter_of_a_name_settles_a_charge_with_the_share_and_the_lease_it_was_made_with()
 {
     let requests = Requests::default();
-    let store = Arc::new(Noting {
-        counts: MemoryStore::new(),
-        requests: Arc::clone(&requests),
-    });
+    let store = noting(&requests);
     let lease = Duration::from_secs(2);
-    let limiter = |name| RateLimiter::new(Arc::clone(&store), Quota::per_minute(100)).name(name);
+    let limiter = |name| RateLimiter::new(store.clone(), Quota::per_minute(100)).name(name);
     let (user, tenant) = (limiter("user").lease(lease), limiter("tenant"));
     let levels = [user.level(KEY).cost(5), tenant.level(KEY).cost(5)];
     let decision = RateLimiter::check_all(levels).await.unwrap();

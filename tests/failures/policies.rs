@@ -7,12 +7,13 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use crate::support::moody::{DEADLINE, Mood, Moody};
+use crate::support::fakes::fake_store::FakeStore;
+use crate::support::fakes::moody::{DEADLINE, Mood, Moody};
 use crate::support::runtime;
 use http::{HeaderMap, Request, Response, StatusCode};
 use tollgate::key;
 use tollgate::store::TestClock;
-use tollgate::store::protocol::{Check, CircuitBreaker, StoreFuture, StoreId, StoreParts};
+use tollgate::store::protocol::{CircuitBreaker, StoreFuture};
 use tollgate::{
     Acquired, Algorithm, DecisionView, ErrorKind, FailurePolicy, MemoryStore, Permit, Quota,
     RateLimitLayer, RateLimiter, Share, Source, Store,
@@ -307,17 +308,7 @@ async fn what_is_given_is_given_to_the_counts_of_this_process_too() {
 
 #[tokio::test]
 async fn a_store_that_cannot_give_says_so() {
-    struct Checks(MemoryStore);
-    impl Store for Checks {
-        fn id(&self) -> StoreId {
-            self.0.id()
-        }
-
-        fn check(&self, checks: &[Check<'_>]) -> StoreFuture {
-            self.0.check(checks)
-        }
-    }
-    let limiter = RateLimiter::new(Checks(MemoryStore::new()), Quota::per_minute(9));
+    let limiter = RateLimiter::new(FakeStore::in_memory(), Quota::per_minute(9));
     let error = limiter.admin().credit("ada", 1).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported);
     // The same store behind a pointer gives what it can give.
@@ -533,23 +524,12 @@ async fn a_store_that_hangs_is_waited_for_until_the_deadline() {
     assert!(waited >= DEADLINE && waited < DEADLINE * 4, "{waited:?}");
 }
 
-/// A store outside the crate, which counts in memory and answers after a time by the system's clock, or never.
-struct Remote {
-    counts: MemoryStore,
-    circuit_breaker: CircuitBreaker,
-    answers_after: Option<Duration>,
-}
-
-impl Store for Remote {
-    fn id(&self) -> StoreId {
-        self.counts.id()
-    }
-
-    fn check(&self, checks: &[Check<'_>]) -> StoreFuture {
-        let answers = self.counts.check(checks).try_ready();
+/// Returns a store that answers after a time by the system's clock, or never.
+fn remote(answers_after: Option<Duration>) -> FakeStore {
+    FakeStore::in_memory().checks_by(move |counts, checks| {
+        let answers = counts.check(checks).try_ready();
         let answers = answers.expect("an answer at once").expect("no error");
         let (sender, reply) = tokio::sync::oneshot::channel();
-        let answers_after = self.answers_after;
         std::thread::spawn(move || {
             std::thread::sleep(answers_after?);
             sender.send(answers).ok()
@@ -560,13 +540,7 @@ impl Store for Remote {
                 None => std::future::pending().await,
             }
         })
-    }
-
-    fn parts(&self) -> StoreParts {
-        let mut parts = StoreParts::default();
-        parts.circuit_breaker = self.circuit_breaker.clone();
-        parts
-    }
+    })
 }
 
 #[tokio::test(start_paused = true)]
@@ -575,11 +549,7 @@ async fn a_paused_clock_of_tokio_ends_no_call_unless_a_test_moves_the_time_of_th
     let real = CircuitBreaker::new().deadline(deadline);
     let moved = real.clone().with_clock(TestClock::new());
     for (circuit_breaker, answers_after) in [(real, Some(deadline / 500)), (moved, None)] {
-        let store = Remote {
-            counts: MemoryStore::new(),
-            circuit_breaker,
-            answers_after,
-        };
+        let store = remote(answers_after).circuit_breaker(circuit_breaker);
         let limiter = RateLimiter::new(store, Quota::per_hour(9));
         let (begin, began) = (tokio::time::Instant::now(), Instant::now());
         let checked = limiter.check("ada").await;

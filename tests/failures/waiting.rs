@@ -7,14 +7,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Waker};
 use std::time::Duration;
 
-use crate::support::{log, node::Node};
+use crate::support::{fakes::fake_store::FakeStore, log, node::Node};
 use futures_util::future::join_all;
 use tokio::time::{Instant, sleep};
-use tollgate::store::protocol::{Check, CircuitBreaker, StoreFuture, StoreId, StoreParts};
+use tollgate::store::protocol::{CircuitBreaker, StoreFuture};
 use tollgate::store::{TestClock, TestStore};
 use tollgate::{
     Decision, Error, ErrorKind, FailurePolicy, Key, MemoryStore, Quota, RateLimiter, RedisStore,
-    Source, Store,
+    Source,
 };
 
 const MILLI: Duration = Duration::from_millis(1);
@@ -311,47 +311,30 @@ async fn many_workers_do_not_return_at_once() {
     assert!(busiest.unwrap() < WORKERS / 10, "{returned:?}");
 }
 
-/// A store in memory that charges, but whose replies are lost.
-#[derive(Clone)]
-struct Lossy {
-    counts: MemoryStore,
-    loses: Arc<AtomicBool>,
-    circuit_breaker: CircuitBreaker,
-}
-
-impl Store for Lossy {
-    fn id(&self) -> StoreId {
-        self.counts.id()
-    }
-
-    fn check(&self, checks: &[Check<'_>]) -> StoreFuture {
-        let counted = self.counts.check(checks);
-        if self.loses.load(Ordering::SeqCst) {
-            return StoreFuture::boxed(pending());
-        }
-        counted
-    }
-
-    fn parts(&self) -> StoreParts {
-        let mut parts = StoreParts::default();
-        parts.circuit_breaker = self.circuit_breaker.clone();
-        parts
-    }
+/// Returns a store in memory that charges, and whose replies are lost as long as `loses` says so.
+fn lossy(clock: &TestClock, loses: &Arc<AtomicBool>) -> FakeStore {
+    let loses = Arc::clone(loses);
+    FakeStore::on(MemoryStore::with_clock(clock.clone()))
+        .circuit_breaker(CircuitBreaker::new().with_clock(clock.clone()))
+        .checks_by(move |counts, checks| {
+            let counted = counts.check(checks);
+            if loses.load(Ordering::SeqCst) {
+                return StoreFuture::boxed(pending());
+            }
+            counted
+        })
 }
 
 #[tokio::test(start_paused = true)]
 async fn lost_replies_charge_at_most_once_for_each_failure_that_opens_the_breaker() {
     let clock = TestClock::new();
     follow_tokio(clock.clone());
-    let store = Lossy {
-        counts: MemoryStore::with_clock(clock.clone()),
-        loses: Arc::new(AtomicBool::new(true)),
-        circuit_breaker: CircuitBreaker::new().with_clock(clock),
-    };
-    let limiter = RateLimiter::new(store.clone(), Quota::per_day(100)).wait_through_outages();
+    let loses = Arc::new(AtomicBool::new(true));
+    let store = lossy(&clock, &loses);
+    let limiter = RateLimiter::new(store, Quota::per_day(100)).wait_through_outages();
     let (decision, ()) = tokio::join!(limiter.until_ready("ada", 7, HOUR), async {
         sleep(60 * SECOND).await;
-        store.loses.store(false, Ordering::SeqCst);
+        loses.store(false, Ordering::SeqCst);
     });
     // Five lost replies, and the one that arrived.
     assert_eq!(decision.unwrap().used(), 6 * 7);

@@ -13,7 +13,7 @@ use tollgate::{
 };
 use tower::{Layer, ServiceExt, service_fn};
 
-use crate::support::moody::{Mood, Moody};
+use crate::support::fakes::moody::{Mood, Moody};
 use crate::support::node::Node;
 
 /// A limiter on a store that fails, and the store.

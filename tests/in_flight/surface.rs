@@ -4,13 +4,13 @@ use std::error::Error as _;
 use std::str::FromStr;
 use std::time::Duration;
 
-use tollgate::store::protocol::{Check, StoreFuture, StoreId, StoreParts};
 use tollgate::{
     Acquired, Algorithm, ConfigError, ConfigErrorKind, ErrorKind, MemoryStore, Plan, Quota, Quotas,
     RateLimitLayer, RateLimiter, Store, key,
 };
 
 use crate::support::calls::{ask, stores};
+use crate::support::fakes::fake_store::FakeStore;
 use crate::support::redis_server::RedisServer;
 
 fn both() -> [Quota; 2] {
@@ -136,31 +136,12 @@ async fn a_key_has_no_holders_without_slots_or_in_a_store_that_does_not_list_the
     let rates = RateLimiter::new(MemoryStore::new(), Quota::per_hour(5));
     let status = rates.admin().peek("ada").await.unwrap();
     assert!(status.holders.is_empty() && status.own_holder.is_none());
-    let limiter = RateLimiter::new(Silent(MemoryStore::new()), Quota::in_flight(5));
+    let counts = MemoryStore::new();
+    let silent = FakeStore::on(counts.clone()).parts(counts.parts());
+    let limiter = RateLimiter::new(silent, Quota::in_flight(5));
     let _permit = limiter.acquire("ada").await.unwrap();
     let status = limiter.admin().peek("ada").await.unwrap();
     assert_eq!((status.view.used(), status.holders.len()), (1, 0));
-}
-
-/// A store that does not list holders.
-struct Silent(MemoryStore);
-
-impl Store for Silent {
-    fn id(&self) -> StoreId {
-        self.0.id()
-    }
-
-    fn check(&self, checks: &[Check<'_>]) -> StoreFuture {
-        self.0.check(checks)
-    }
-
-    fn refresh_blocks(&self, timeout: Duration) -> StoreFuture<()> {
-        self.0.refresh_blocks(timeout)
-    }
-
-    fn parts(&self) -> StoreParts {
-        self.0.parts()
-    }
 }
 
 #[tokio::test]

@@ -9,7 +9,7 @@ use tollgate::{
 };
 
 use crate::support::calls::{ask, by_path, status};
-use crate::support::moody::{Mood, Moody};
+use crate::support::fakes::moody::{Mood, Moody};
 use crate::used;
 
 /// A layer that clamps a cost of 1 000 000 units.

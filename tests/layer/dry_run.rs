@@ -16,8 +16,8 @@ use tollgate::{
 use tower::{Layer, Service, ServiceExt};
 
 use crate::support::calls::stores;
+use crate::support::fakes::moody::Moody;
 use crate::support::log;
-use crate::support::moody::Moody;
 use crate::support::redis_server::RedisServer;
 use crate::{ask, by_path, to, used};
 

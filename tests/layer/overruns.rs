@@ -17,8 +17,8 @@ use tollgate::{
 use tower::ServiceExt;
 
 use crate::support::calls::stores;
+use crate::support::fakes::fake_store::FakeStore;
 use crate::support::log;
-use crate::support::plain::Plain;
 use crate::support::redis_server::RedisServer;
 use crate::support::served::{fetch, number, serve};
 use crate::support::test_time::TestTime;
@@ -191,7 +191,7 @@ async fn refusals_by_an_overrun_count_towards_an_automatic_block() {
 
 #[tokio::test]
 async fn a_store_that_cannot_charge_beyond_a_limit_is_charged_up_to_it_with_one_line() {
-    let limiter = RateLimiter::new(Plain(MemoryStore::new()), Quota::per_hour(10));
+    let limiter = RateLimiter::new(FakeStore::in_memory(), Quota::per_hour(10));
     log::keep();
     for (units, expected) in [(3, 3), (9, 10), (7, 10)] {
         limiter.charge("ada", units).await.unwrap();

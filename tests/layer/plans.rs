@@ -18,8 +18,8 @@ use tower::limit::ConcurrencyLimitLayer;
 use tower::{Layer, Service, ServiceExt, service_fn};
 
 use crate::support::calls::{ok, stores};
+use crate::support::fakes::moody::{Mood, Moody};
 use crate::support::log;
-use crate::support::moody::{Mood, Moody};
 use crate::support::redis_server::RedisServer;
 use crate::{ask, by_hand, by_path, status, to, told, used};
 

@@ -17,8 +17,8 @@ use tollgate::{
 use tower::{Layer, ServiceExt, service_fn};
 
 use crate::support::calls::ok;
+use crate::support::fakes::moody::Moody;
 use crate::support::log;
-use crate::support::moody::Moody;
 use crate::{status, to};
 
 /// A body of several pieces. `None` is a piece that is not ready.

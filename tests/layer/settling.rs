@@ -11,7 +11,7 @@ use axum::http::{Method, Request, Response, StatusCode};
 use axum::{Router, routing::get};
 use http_body_util::{BodyExt, Full};
 use tollgate::store::TestClock;
-use tollgate::store::protocol::{Check, CircuitBreaker, StoreFuture, StoreId, StoreParts};
+use tollgate::store::protocol::{CircuitBreaker, StoreFuture};
 use tollgate::{
     Algorithm, Error, ErrorKind, FailurePolicy, MemoryStore, Quota, RateLimitLayer, RateLimiter,
     RedisStore, Rejection, Reservation, Store,
@@ -20,8 +20,9 @@ use tower::{Layer, ServiceBuilder, ServiceExt, service_fn};
 use tower_http::compression::CompressionLayer;
 
 use crate::support::calls::{ok, stores};
+use crate::support::fakes::fake_store::FakeStore;
+use crate::support::fakes::moody::{Mood, Moody};
 use crate::support::log;
-use crate::support::moody::{Mood, Moody};
 use crate::support::node::Node;
 use crate::support::redis_server::RedisServer;
 use crate::support::served::serve;
@@ -470,7 +471,7 @@ async fn answered_while(mood: Mood) -> (Response<()>, Duration, Vec<String>) {
     }
     let waited = begin.elapsed();
     // Of what hangs, the deadline passes.
-    tokio::time::sleep(crate::support::moody::DEADLINE * 3).await;
+    tokio::time::sleep(crate::support::fakes::moody::DEADLINE * 3).await;
     (response.unwrap(), waited, log::kept())
 }
 
@@ -487,7 +488,10 @@ async fn a_store_that_does_not_take_back_changes_nothing_about_the_answer() {
         assert_eq!(told(&response, "x-ratelimit-remaining"), "70");
         if mood == Mood::Hangs {
             // Three times the deadline, had each been waited for.
-            assert!(waited < crate::support::moody::DEADLINE * 2, "{waited:?}");
+            assert!(
+                waited < crate::support::fakes::moody::DEADLINE * 2,
+                "{waited:?}"
+            );
         }
         assert_eq!(log.len(), 1, "{log:?}");
         assert!(
@@ -536,35 +540,20 @@ fn a_reservation_of_redis_that_outlives_its_runtime_is_a_line() {
     assert!(log[0].contains("charges stay"), "{log:?}");
 }
 
-/// A store in memory that has failed since a charge was first asked for.
-struct Breaking(MemoryStore, CircuitBreaker);
-
-impl Store for Breaking {
-    fn id(&self) -> StoreId {
-        self.0.id()
-    }
-
-    fn check(&self, checks: &[Check<'_>]) -> StoreFuture {
-        if checks.iter().all(|check| [0, COST].contains(&check.cost)) {
-            return self.0.check(checks);
-        }
-        let error = Error::new(ErrorKind::Unavailable, "in no mood");
-        StoreFuture::ready(Err(error))
-    }
-
-    fn parts(&self) -> StoreParts {
-        let mut parts = StoreParts::default();
-        parts.circuit_breaker = self.1.clone();
-        parts
-    }
-}
-
 #[tokio::test]
 async fn what_a_failing_store_does_not_charge_in_addition_is_an_error_and_charged_nowhere() {
     for policy in [FailurePolicy::fall_back(), FailurePolicy::open()] {
         let counts = MemoryStore::new();
-        let circuit_breaker = CircuitBreaker::new();
-        let failing = Breaking(counts.clone(), circuit_breaker.clone());
+        // It has failed since a charge was first asked for.
+        let failing = FakeStore::on(counts.clone())
+            .circuit_breaker(CircuitBreaker::new())
+            .checks_by(|counts, checks| {
+                if checks.iter().all(|check| [0, COST].contains(&check.cost)) {
+                    return counts.check(checks);
+                }
+                let error = Error::new(ErrorKind::Unavailable, "in no mood");
+                StoreFuture::ready(Err(error))
+            });
         let limiter = limiter(failing).on_failure(policy);
         let reserved = limiter.check_n("ada", COST).await.unwrap();
         let error = reserved.settle(3 * COST).await.unwrap_err();

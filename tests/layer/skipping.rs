@@ -15,7 +15,7 @@ use tollgate::{
 use tower::{Layer, ServiceExt, service_fn};
 
 use crate::support::calls::ok;
-use crate::support::moody::Moody;
+use crate::support::fakes::moody::Moody;
 use crate::{ask, by_path, status, to, told};
 
 fn layer(limit: u32) -> RateLimitLayer {

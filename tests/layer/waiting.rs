@@ -16,7 +16,7 @@ use tower::limit::ConcurrencyLimitLayer;
 use tower::{Layer, Service, ServiceExt, service_fn};
 
 use crate::support::calls::{ok, stores};
-use crate::support::moody::{DEADLINE, Mood, Moody};
+use crate::support::fakes::moody::{DEADLINE, Mood, Moody};
 use crate::support::redis_server::RedisServer;
 use crate::{ask, by_path, status, to, told, used};
 

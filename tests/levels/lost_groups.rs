@@ -1,14 +1,14 @@
 //! Groups of a store that fail, under each failure policy.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use tollgate::store::protocol::{Check, StoreFuture, StoreId};
-use tollgate::store::{Store, TestStore};
+use tollgate::store::TestStore;
+use tollgate::store::protocol::StoreFuture;
 use tollgate::{Error, ErrorKind, FailurePolicy, Key, Quota, RateLimiter, Source};
 
 use crate::grouped::Grouped;
 use crate::groups::Tree;
+use crate::support::fakes::fake_store::FakeStore;
 use crate::{not_asked, refusing};
 
 impl Tree {
@@ -189,23 +189,13 @@ async fn an_open_circuit_breaker_spares_the_store_until_a_probe_in_the_backgroun
     assert_eq!(crate::used(&user, "ada").await, 1);
 }
 
-/// Always fails. Each of its limiters has a circuit breaker, and so fallback counts, of its own.
-struct Failing(StoreId);
-
-impl Store for Failing {
-    fn id(&self) -> StoreId {
-        self.0
-    }
-
-    fn check(&self, _: &[Check<'_>]) -> StoreFuture {
-        let error = Error::new(ErrorKind::Unavailable, "always");
-        StoreFuture::ready(Err(error))
-    }
-}
-
 #[tokio::test]
 async fn levels_with_fallback_counts_of_their_own_are_charged_together_too() {
-    let store = Arc::new(Failing(StoreId::unique()));
+    // Each limiter has a circuit breaker, and so fallback counts, of its own.
+    let store = FakeStore::in_memory().checks_by(|_, _| {
+        let error = Error::new(ErrorKind::Unavailable, "always");
+        StoreFuture::ready(Err(error))
+    });
     let limiter = |name: &'static str, limit| {
         let limiter = RateLimiter::new(store.clone(), Quota::per_hour(limit)).name(name);
         limiter.on_failure(FailurePolicy::fall_back())

@@ -6,13 +6,14 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use http::{Request, Response};
-use tollgate::store::protocol::{Adjust, Check, StoreFuture, StoreId};
+
 use tollgate::{
     Decision, DecisionView, MemoryStore, Permit, Quota, RateLimitLayer, RateLimiter, Rejection,
-    Reservation, Store, key,
+    Reservation, key,
 };
 use tower::{Layer, Service};
 
+use crate::support::fakes::fake_store::FakeStore;
 use crate::support::log;
 use crate::used;
 
@@ -49,37 +50,21 @@ async fn a_decision_settles_itself_after_its_limiters_and_store_handles_are_gone
     assert_eq!(used(&account, "ada").await, 3);
 }
 
-/// A store in memory that tells by its first field whether it still exists.
-struct Watched(
-    #[expect(dead_code, reason = "it is dropped with the store")] Arc<()>,
-    MemoryStore,
-);
-
-impl Watched {
-    fn new() -> (Self, Weak<()>) {
-        let exists = Arc::new(());
-        let watch = Arc::downgrade(&exists);
-        (Self(exists, MemoryStore::new()), watch)
-    }
-}
-
-impl Store for Watched {
-    fn id(&self) -> StoreId {
-        self.1.id()
-    }
-
-    fn check(&self, checks: &[Check<'_>]) -> StoreFuture {
-        self.1.check(checks)
-    }
-
-    fn adjust(&self, adjust: Adjust<'_>) -> StoreFuture<()> {
-        self.1.adjust(adjust)
-    }
+/// Returns a store in memory, and what tells whether it still exists.
+fn watched() -> (FakeStore, Weak<()>) {
+    let exists = Arc::new(());
+    let watch = Arc::downgrade(&exists);
+    let store = FakeStore::in_memory().adjusts_by(move |counts, adjust| {
+        // The closure, and so the store, keeps it.
+        let _ = &exists;
+        counts.adjust(adjust)
+    });
+    (store, watch)
 }
 
 #[tokio::test]
 async fn a_view_in_a_response_keeps_the_store_until_it_is_dropped_and_no_longer() {
-    let (store, watch) = Watched::new();
+    let (store, watch) = watched();
     let layer = RateLimitLayer::new(store, Quota::per_hour(50)).key(key::global());
     let mut service = layer.layer(tower::service_fn(|request: Request<String>| async move {
         let view = request.extensions().get::<DecisionView>().cloned();

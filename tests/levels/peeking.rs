@@ -11,7 +11,7 @@ use tollgate::{
 };
 
 use crate::support::calls::stores;
-use crate::support::moody::Moody;
+use crate::support::fakes::moody::Moody;
 use crate::support::redis_server::RedisServer;
 
 fn limiter(store: &Arc<dyn Store>, name: &str, limit: u32) -> RateLimiter {

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
-use tollgate::store::protocol::{Adjust, Check, StoreFuture, StoreId};
+use tollgate::store::protocol::StoreFuture;
 use tollgate::store::{TestClock, TestStore};
 use tollgate::{
     Algorithm, Decision, Error, ErrorKind, FailurePolicy, Key, MemoryStore, Quota, RateLimiter,
@@ -13,6 +13,7 @@ use tollgate::{
 use crate::groups::Tree;
 use crate::support::algorithms::algorithms;
 use crate::support::block_on;
+use crate::support::fakes::fake_store::FakeStore;
 use crate::support::log;
 use crate::used;
 
@@ -185,26 +186,15 @@ async fn a_limiter_settles_no_decision_of_others_and_a_refusal_holds_nothing() {
     nothing.settle(9).await.unwrap();
 }
 
-/// A store in memory that refunds nothing to limiters of these names.
-#[derive(Clone)]
-struct Unkind(MemoryStore, &'static [&'static str]);
-
-impl Store for Unkind {
-    fn id(&self) -> StoreId {
-        self.0.id()
-    }
-
-    fn check(&self, checks: &[Check<'_>]) -> StoreFuture {
-        self.0.check(checks)
-    }
-
-    fn adjust(&self, adjust: Adjust<'_>) -> StoreFuture<()> {
-        if self.1.contains(&adjust.limiter.as_str()) {
+/// Returns a store in memory that refunds nothing to limiters of these names.
+fn without_refunds(names: &'static [&'static str]) -> FakeStore {
+    FakeStore::in_memory().adjusts_by(move |counts, adjust| {
+        if names.contains(&adjust.limiter.as_str()) {
             let error = Error::new(ErrorKind::Unavailable, "out of reach");
             return StoreFuture::boxed(async { Err(error) });
         }
-        self.0.adjust(adjust)
-    }
+        counts.adjust(adjust)
+    })
 }
 
 #[tokio::test]
@@ -226,7 +216,7 @@ async fn each_level_is_settled_though_others_fail_and_the_error_names_those() {
             r#"failed to settle the levels ["account", "address"]: out of reach [tollgate::E005]"#,
         ),
     ] {
-        let limiters = login(&Unkind(MemoryStore::new(), failing));
+        let limiters = login(&without_refunds(failing));
         for _ in &limiters {
             let decision = attempt(&limiters).await;
             let error = decision.settle(0).await.unwrap_err();

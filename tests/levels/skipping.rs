@@ -13,7 +13,7 @@ use tollgate::{
 use tower::{Layer, ServiceExt, service_fn};
 
 use crate::support::calls::{ask, ok, status, to, told};
-use crate::support::moody::Moody;
+use crate::support::fakes::moody::Moody;
 
 const EXPORT: &str = "/shop.v1.Search/Export";
 const QUERY: &str = "/shop.v1.Search/Query";

@@ -9,7 +9,7 @@ use axum::http::Request;
 use metrics::Unit;
 use metrics_util::MetricKind;
 use metrics_util::debugging::DebuggingRecorder;
-use tollgate::store::protocol::{Answer, Check, QuotaAnswer, StoreFuture, StoreId};
+
 use tollgate::store::{Batch, Rows, Store, StoreOn, Written};
 use tollgate::{
     BlockRule, Error, ErrorKind, FailurePolicy, MemoryStore, Quota, RateLimitLayer, RateLimiter,
@@ -21,7 +21,8 @@ use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::layer::{Context, SubscriberExt};
 
 use crate::support::calls::ok;
-use crate::support::moody::{Mood, Moody};
+use crate::support::fakes::fake_store::foreign;
+use crate::support::fakes::moody::{Mood, Moody};
 use crate::support::redis_server::{RedisServer, run};
 use crate::support::timeless::TimelessServer;
 use crate::support::{runtime, store_on};
@@ -90,7 +91,7 @@ async fn everything() {
     lease(redis.clone()).await;
     permits(redis.clone()).await;
     checks(MemoryStore::new(), 2).await;
-    checks(Foreign, 1).await;
+    checks(foreign(), 1).await;
     checks(StoreOn::new(InMemory::default()), 1).await;
     blocked().await;
     blocked_after_refusals().await;
@@ -282,24 +283,6 @@ async fn policies() {
         for _ in 0..6 {
             let _ = limiter.check(WHO).await;
         }
-    }
-}
-
-/// A store of another crate.
-struct Foreign;
-
-impl Store for Foreign {
-    fn id(&self) -> StoreId {
-        StoreId::unique()
-    }
-
-    fn check(&self, checks: &[Check<'_>]) -> StoreFuture {
-        let answer = |check: &Check<'_>| {
-            let quotas = check.quotas.iter();
-            let admitted = quotas.map(|quota| QuotaAnswer::admitted(1, quota.window()));
-            Answer::new(Source::Other, admitted)
-        };
-        StoreFuture::ready(Ok(checks.iter().map(answer).collect()))
     }
 }
 

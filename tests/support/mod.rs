@@ -11,14 +11,12 @@ pub(crate) mod cluster;
 #[cfg(feature = "redis")]
 pub(crate) mod costs;
 pub(crate) mod example;
+pub(crate) mod fakes;
 pub(crate) mod files;
 pub(crate) mod log;
 pub(crate) mod malformed_urls;
-#[cfg(feature = "test-util")]
-pub(crate) mod moody;
 pub(crate) mod node;
 pub(crate) mod permissions;
-pub(crate) mod plain;
 pub(crate) mod process;
 pub(crate) mod proxy;
 pub(crate) mod redis_server;

@@ -8,9 +8,7 @@ use axum::http::Request;
 use metrics::{LocalRecorderGuard, set_default_local_recorder};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
 use metrics_util::debugging::{DebugValue, DebuggingRecorder};
-use tollgate::store::protocol::{
-    Answer, Check, CircuitBreaker, QuotaAnswer, StoreFuture, StoreId, StoreParts,
-};
+use tollgate::store::protocol::CircuitBreaker;
 use tollgate::store::{TestClock, TestStore};
 use tollgate::{
     ErrorKind, FailurePolicy, Level, MemoryStore, MissingKey, Plan, Quota, RateLimitLayer,
@@ -20,6 +18,7 @@ use tower::{Layer, ServiceExt, service_fn};
 
 use crate::support::calls::ok;
 use crate::support::cluster::Cluster;
+use crate::support::fakes::fake_store::foreign;
 use crate::support::redis_server::{RedisServer, signal};
 use crate::support::{log, runtime, store_on};
 
@@ -138,36 +137,6 @@ async fn each_request_is_counted_once_by_what_came_of_it() {
     assert_eq!(counted(recorder), BTreeMap::from(expected));
 }
 
-/// A store of another crate, which refuses a cost of 2.
-struct Foreign {
-    id: StoreId,
-    breaker: CircuitBreaker,
-}
-
-impl Store for Foreign {
-    fn id(&self) -> StoreId {
-        self.id
-    }
-
-    fn check(&self, checks: &[Check<'_>]) -> StoreFuture {
-        let answer = |check: &Check<'_>| {
-            let wait = Duration::from_secs(1);
-            let told = match check.cost {
-                2 => QuotaAnswer::refused(1, Some(wait), wait),
-                _ => QuotaAnswer::admitted(1, wait),
-            };
-            Answer::new(Source::Other, [told])
-        };
-        StoreFuture::ready(Ok(checks.iter().map(answer).collect()))
-    }
-
-    fn parts(&self) -> StoreParts {
-        let mut parts = StoreParts::default();
-        parts.circuit_breaker = self.breaker.clone();
-        parts
-    }
-}
-
 #[tokio::test]
 async fn checks_by_a_store_outside_have_the_name_of_the_store_as_their_source() {
     for (breaker, source) in [
@@ -176,8 +145,8 @@ async fn checks_by_a_store_outside_have_the_name_of_the_store_as_their_source() 
     ] {
         let (recorder, _guard) = record();
         log::keep();
-        let id = StoreId::unique();
-        let limiter = RateLimiter::new(Foreign { id, breaker }, Quota::per_hour(9));
+        let store = foreign().circuit_breaker(breaker);
+        let limiter = RateLimiter::new(store, Quota::per_hour(9));
         // The name and the list of refused keys are set later, too.
         let limiters = [
             limiter.clone(),
