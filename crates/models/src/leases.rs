@@ -181,16 +181,18 @@ impl Leases {
 
     /// Returns the part of a time of the store that has certainly not passed there when it has passed here.
     fn certain_part(&self, ticks: i8) -> i8 {
-        match self.has(Fault::WholeLease) {
-            true => ticks,
-            false => ticks * 4 / 5,
+        if self.has(Fault::WholeLease) {
+            ticks
+        } else {
+            ticks * 4 / 5
         }
     }
 
     fn tick(&self, state: &mut State, is_slow: [bool; 3]) {
-        let counts_for = match self.has(Fault::NoWindowExtension) {
-            true => self.window,
-            false => self.window + self.lease,
+        let counts_for = if self.has(Fault::NoWindowExtension) {
+            self.window
+        } else {
+            self.window + self.lease
         };
         for charge in &mut state.log {
             charge.age += 1;
@@ -246,11 +248,7 @@ impl Leases {
     fn charge(&self, state: &mut State, units: u8, has_receipt: bool) -> (Receipt, u8) {
         let used: u8 = state.log.iter().map(|charge| charge.units).sum();
         let units = units.min(self.limit.saturating_sub(used));
-        let is_free = |receipt: &Receipt| {
-            let mut known = state.processes.iter().flat_map(Process::receipts);
-            !known.any(|known| known == *receipt)
-        };
-        let receipt = (1..).find(is_free).filter(|_| has_receipt).unwrap_or(0);
+        let receipt = if has_receipt { state.free_receipt() } else { 0 };
         if units > 0 && !(has_receipt && self.has(Fault::GrantNotCharged)) {
             state.log.push(Charge {
                 age: 0,
@@ -265,7 +263,8 @@ impl Leases {
         state.repeats -= u8::from(is_repeated);
         let request = state.processes.get_mut(who)?.request.as_mut()?;
         request.is_on_its_way = is_repeated;
-        let (units, is_first) = (request.units, request.reply.is_none());
+        let units = request.units;
+        let is_first = request.reply.is_none();
         let window_left = state.window_left;
         let (receipt, units) = self.charge(state, units, is_first);
         if is_first {
@@ -318,8 +317,12 @@ impl Leases {
             .and_then(|tick| state.uses.get_mut(tick));
         uses.into_iter().for_each(|uses| *uses -= 1);
         let newest = self.has(Fault::ReturnIntoLaterGrant);
-        let is_own = |grant: &&mut Grant| newest || grant.receipt == used.receipt;
-        match process.grants.iter_mut().rev().find(is_own) {
+        let grant = process
+            .grants
+            .iter_mut()
+            .rev()
+            .find(|grant| newest || grant.receipt == used.receipt);
+        match grant {
             Some(grant) => grant.left += 1,
             None => process.send_back(used.receipt, 1),
         }
@@ -327,12 +330,11 @@ impl Leases {
     }
 
     fn take_back(&self, state: &mut State, (receipt, units): (Receipt, u8)) {
-        let charge = match self.has(Fault::ReturnWithoutReceipt) {
-            true => state.log.iter_mut().min_by_key(|charge| charge.age),
-            false => state
-                .log
-                .iter_mut()
-                .find(|charge| charge.receipt == receipt),
+        let mut charges = state.log.iter_mut();
+        let charge = if self.has(Fault::ReturnWithoutReceipt) {
+            charges.min_by_key(|charge| charge.age)
+        } else {
+            charges.find(|charge| charge.receipt == receipt)
         };
         if let Some(charge) = charge {
             charge.units = charge.units.saturating_sub(units);
@@ -347,7 +349,8 @@ impl Leases {
         let is_on_its_way = request.is_some_and(|request| request.is_on_its_way);
         let has_reply = request.is_some_and(|request| request.reply.is_some());
         let has_units = process.grants.iter().any(|grant| grant.left > 0);
-        let (may_repeat, returns) = (state.repeats > 0, process.returned.is_some());
+        let may_repeat = state.repeats > 0;
+        let returns = process.returned.is_some();
         let returns_twice = returns && may_repeat && self.has(Fault::ReturnSentAgain);
         let steps = [
             (is_on_its_way, Step::Decide),
@@ -431,7 +434,27 @@ impl Leases {
     }
 }
 
+/// Replaces a receipt by its place among those that are known.
+fn number(receipt: &mut Receipt, known: &[Receipt]) {
+    let at = known.iter().position(|known| known == receipt);
+    *receipt = at.and_then(|at| u8::try_from(at + 1).ok()).unwrap_or(0);
+}
+
 impl State {
+    /// Returns the age of the charge with a receipt.
+    fn age(&self, receipt: Receipt) -> Option<i8> {
+        self.log
+            .iter()
+            .find(|charge| charge.receipt == receipt)
+            .map(|charge| charge.age)
+    }
+
+    /// Returns a receipt that no process knows.
+    fn free_receipt(&self) -> Receipt {
+        let known: Vec<_> = self.processes.iter().flat_map(Process::receipts).collect();
+        (1..).find(|receipt| !known.contains(receipt)).unwrap_or(0)
+    }
+
     /// Gives states that differ only in what nothing reads the same form.
     fn normalize(&mut self) {
         for process in &mut self.processes {
@@ -445,32 +468,27 @@ impl State {
                 known.push(receipt);
             }
         }
-        let number = |receipt: &mut Receipt| {
-            let at = known.iter().position(|known| known == receipt);
-            *receipt = at.and_then(|at| u8::try_from(at + 1).ok()).unwrap_or(0);
-        };
         for process in &mut self.processes {
-            process
-                .grants
-                .iter_mut()
-                .for_each(|grant| number(&mut grant.receipt));
-            process
-                .used
-                .iter_mut()
-                .for_each(|used| number(&mut used.receipt));
-            process
-                .returned
-                .iter_mut()
-                .for_each(|returned| number(&mut returned.0));
-            let replies = process
-                .request
-                .iter_mut()
-                .flat_map(|request| &mut request.reply);
-            replies.for_each(|reply| number(&mut reply.0));
+            for grant in &mut process.grants {
+                number(&mut grant.receipt, &known);
+            }
+            if let Some(used) = &mut process.used {
+                number(&mut used.receipt, &known);
+            }
+            if let Some((receipt, _)) = &mut process.returned {
+                number(receipt, &known);
+            }
+            if let Some(Request {
+                reply: Some((receipt, ..)),
+                ..
+            }) = &mut process.request
+            {
+                number(receipt, &known);
+            }
         }
-        self.log
-            .iter_mut()
-            .for_each(|charge| number(&mut charge.receipt));
+        for charge in &mut self.log {
+            number(&mut charge.receipt, &known);
+        }
         self.log.sort_unstable();
     }
 }
@@ -546,14 +564,8 @@ impl Model for Leases {
                 "a grant outlives its window",
                 |model: &Self, state: &State| {
                     let held = state.processes.iter().flat_map(|process| &process.grants);
-                    let charge = |receipt: Receipt| {
-                        state
-                            .log
-                            .iter()
-                            .find(move |charge| charge.receipt == receipt)
-                    };
-                    let ages = held.filter_map(|grant| Some(charge(grant.receipt)?.age));
-                    model.is_fixed || ages.max() >= Some(model.window)
+                    let oldest = held.filter_map(|grant| state.age(grant.receipt)).max();
+                    model.is_fixed || oldest >= Some(model.window)
                 },
             ),
         ]
@@ -574,13 +586,31 @@ fn small() -> Leases {
     }
 }
 
+fn repeated() -> Leases {
+    with(small(), |model| model.repeats = 1)
+}
+
+fn long() -> Leases {
+    with(small(), |model| model.lease = 5)
+}
+
+fn fixed() -> Leases {
+    with(long(), |model| {
+        model.window = 5;
+        model.is_fixed = true;
+    })
+}
+
+fn processes(count: usize) -> Leases {
+    with(small(), |model| model.processes = count)
+}
+
+fn for_a_unit(count: usize) -> Leases {
+    with(processes(count), |model| model.limit = 1)
+}
+
 /// Returns the cases: without a fault, and with each.
 pub(crate) fn cases() -> Vec<Case> {
-    let repeated = || with(small(), |model| model.repeats = 1);
-    let long = || with(small(), |model| model.lease = 5);
-    let fixed = || with(long(), |model| (model.window, model.is_fixed) = (5, true));
-    let processes = |count| with(small(), |model| model.processes = count);
-    let for_a_unit = |count| with(processes(count), |model| model.limit = 1);
     let lost_data = with(small(), |model| model.losses = 1);
     let sound = [
         ("one process", None, small()),

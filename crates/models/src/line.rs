@@ -229,6 +229,38 @@ impl Call {
         self.holds
     }
 
+    fn stands_at(&self, key: usize) -> bool {
+        self.stands_in.get(key) == Some(&true)
+    }
+
+    /// Returns whether it waits for one of the keys of which units are wanted.
+    fn waits_for_any(&self, wants: PerKey) -> bool {
+        let wanted = self.wants.map(|units| units > 0 && self.holds.is_some());
+        [self.stands_in, self.stood_in, wanted]
+            .into_iter()
+            .any(|lines| both(lines, wants))
+    }
+
+    /// Returns whether it waits for its turn, and its task is polled.
+    fn waits_for_its_turn(&self) -> bool {
+        let is_refused = self
+            .message
+            .and_then(|message| message.answer)
+            .is_some_and(|answer| any(answer.refused_by));
+        let asks = self.message.is_some() && !is_refused
+            || matches!(self.phase, Phase::Told | Phase::Asking);
+        self.is_in_line() && !asks && !self.is_stalled
+    }
+
+    fn is_behind(&self, other: usize) -> bool {
+        (self.behind >> other) & 1 == 1
+    }
+
+    fn is_admitted(&self) -> bool {
+        let answer = self.message.and_then(|message| message.answer);
+        self.phase == Phase::Admitted || answer.is_some_and(|answer| !any(answer.refused_by))
+    }
+
     /// Returns whether its task has something to do.
     fn is_woken(&self) -> bool {
         let is_due = match self.phase {
@@ -254,10 +286,9 @@ fn both(one: [bool; KEYS], other: PerKey) -> bool {
 
 impl State {
     fn has_earlier(&self, key: usize, ticket: u8) -> bool {
-        let stands = |call: &Call| call.stands_in.get(key) == Some(&true);
         self.calls
             .iter()
-            .any(|call| stands(call) && call.ticket < ticket)
+            .any(|call| call.stands_at(key) && call.ticket < ticket)
     }
 
     /// Returns the earlier calls that wait for a key of this one.
@@ -265,21 +296,23 @@ impl State {
         let Some(Call { wants, arrived, .. }) = self.calls.get(at) else {
             return 0;
         };
-        let waits = |call: &Call| {
-            let wanted = call.wants.map(|units| units > 0 && call.holds.is_some());
-            let lines = [call.stands_in, call.stood_in, wanted];
-            lines.into_iter().any(|lines| both(lines, *wants))
-        };
-        let calls = self.calls.iter().enumerate();
-        let before =
-            calls.filter(|(_, call)| call.arrived < *arrived && call.is_in_line() && waits(call));
-        before.fold(0, |before, (other, _)| before | (1 << other))
+        let mut before = 0;
+        for (other, call) in self.calls.iter().enumerate() {
+            let is_earlier = call.arrived < *arrived && call.is_in_line();
+            if is_earlier && call.waits_for_any(*wants) {
+                before |= 1 << other;
+            }
+        }
+        before
     }
 
     fn first(&self, key: usize) -> Option<usize> {
-        let stands = |call: &Call| call.stands_in.get(key) == Some(&true);
-        let standing = self.calls.iter().enumerate().filter(|call| stands(call.1));
-        standing.min_by_key(|call| call.1.ticket).map(|call| call.0)
+        self.calls
+            .iter()
+            .enumerate()
+            .filter(|(_, call)| call.stands_at(key))
+            .min_by_key(|(_, call)| call.ticket)
+            .map(|(at, _)| at)
     }
 
     fn asking(&self, key: usize) -> impl Iterator<Item = bool> {
@@ -288,11 +321,13 @@ impl State {
             .filter_map(move |call| *call.asks_in.get(key)?)
     }
 
-    /// Returns the lines of the keys of a call that exist.
-    fn lines_of(&self, at: usize) -> Option<[bool; KEYS]> {
+    /// Returns the keys of a call that have lines.
+    fn wanted_lines(&self, at: usize) -> Option<[bool; KEYS]> {
         let wants = self.calls.get(at)?.wants;
-        let is_line = |key: usize| self.lines.get(key).is_some_and(Option::is_some);
-        Some(from_fn(|key| is_line(key) && wants.get(key) > Some(&0)))
+        Some(from_fn(|key| {
+            let is_line = self.lines.get(key).is_some_and(Option::is_some);
+            is_line && wants.get(key) > Some(&0)
+        }))
     }
 
     fn line(&mut self, key: usize) -> Option<&mut Line> {
@@ -369,14 +404,22 @@ impl OneLine {
         if !matches!(call.phase, Phase::Ready | Phase::Asleep(0)) {
             return false;
         }
-        let (ticket, wants, stood_in, lines) =
-            (call.ticket, call.wants, call.stands_in, state.lines);
-        let of_call = || lines.into_iter().zip(wants).enumerate();
-        let of_call = || of_call().filter_map(|(key, (line, units))| Some((key, line?, units)));
-        let of_call = || of_call().filter(|(.., units)| *units > 0);
-        let (mut is_behind, mut fits) = (false, true);
-        let (mut keeps_first, mut is_trial) = ([false; KEYS], [false; KEYS]);
-        for (key, line, units) in of_call() {
+        let ticket = call.ticket;
+        let wants = call.wants;
+        let stood_in = call.stands_in;
+        let lines: Vec<_> = state
+            .lines
+            .into_iter()
+            .zip(wants)
+            .enumerate()
+            .filter_map(|(key, (line, units))| Some((key, line?, units)))
+            .filter(|(.., units)| *units > 0)
+            .collect();
+        let mut is_behind = false;
+        let mut fits = true;
+        let mut keeps_first = [false; KEYS];
+        let mut is_trial = [false; KEYS];
+        for &(key, line, units) in &lines {
             let has_trial = state.asking(key).any(|is_trial| is_trial);
             let is_asked = state.asking(key).next().is_some();
             is_behind |= state.has_earlier(key, ticket);
@@ -397,7 +440,8 @@ impl OneLine {
             || self.has(Fault::StandsEverywhere);
         let mut kept = keeps_first.into_iter().zip(stood_in);
         let is_kept = kept.any(|(keeps, stood)| keeps && stood);
-        let (mut stands_in, mut asks_in) = ([false; KEYS], [None; KEYS]);
+        let mut stands_in = [false; KEYS];
+        let mut asks_in = [None; KEYS];
         if waits && stands_at_all {
             for key in (0..KEYS).filter(|key| wants.get(*key) > Some(&0)) {
                 set(&mut stands_in, key, true);
@@ -406,14 +450,15 @@ impl OneLine {
                 }
             }
         }
-        for (key, line, units) in of_call() {
+        for &(key, line, units) in &lines {
             let stood = stood_in.get(key) == Some(&true);
             let keeps = keeps_first.get(key) == Some(&true);
             // A call that is behind others for one key keeps nobody from its other keys. If it lacks room where it stands, it
             // comes to no further line.
-            let lacks = match is_behind {
-                true => state.has_earlier(key, ticket),
-                false => keeps && (stood || !is_kept),
+            let lacks = if is_behind {
+                state.has_earlier(key, ticket)
+            } else {
+                keeps && (stood || !is_kept)
             };
             let stands = waits && (stands_at_all || lacks);
             set(&mut stands_in, key, stands);
@@ -458,7 +503,7 @@ impl OneLine {
 
     fn arrive(&self, state: &mut State, at: usize) -> Option<()> {
         let arrived = state.calls.iter().map(|call| call.arrived).max()? + 1;
-        let stands_in = state.lines_of(at)?;
+        let stands_in = state.wanted_lines(at)?;
         let ticket = state.calls.iter().map(|call| call.ticket).max()? + 1;
         let call = state.calls.get_mut(at)?;
         (call.arrived, call.ticket) = (arrived, ticket);
@@ -487,7 +532,7 @@ impl OneLine {
     }
 
     fn poll(&self, state: &mut State, at: usize) -> Option<()> {
-        let lines = state.lines_of(at)?;
+        let lines = state.wanted_lines(at)?;
         let call = state.calls.get_mut(at)?;
         call.looked = 0;
         match call.phase {
@@ -537,7 +582,9 @@ impl OneLine {
     fn decide(&self, state: &mut State) -> Option<()> {
         let at = state.requests.remove(0);
         let wants = state.calls.get(at)?.wants;
-        let (mut refused_by, mut wait, mut left) = ([false; KEYS], 0, self.limits);
+        let mut refused_by = [false; KEYS];
+        let mut wait = 0;
+        let mut left = self.limits;
         for (key, left) in left.iter_mut().enumerate() {
             let units = *wants.get(key)?;
             *left -= *self.taken.get(key)?;
@@ -548,8 +595,7 @@ impl OneLine {
             }
             for (age, charged) in &state.log {
                 *left = left.saturating_sub(*charged.get(key)?);
-                let fits = |left: u8| left >= units;
-                if !fits(*left) {
+                if *left < units {
                     // The log is sorted, the newest first: the charge that has to leave.
                     *refused_by.get_mut(key)? = true;
                     wait = wait.max(WINDOW - age);
@@ -566,25 +612,14 @@ impl OneLine {
         }
         let call = state.calls.get(at)?;
         if self.others == 0 && call.is_waiting() {
-            let waits = |other: &Call| {
-                let is_refused = other.message.and_then(|message| message.answer);
-                let is_refused = is_refused.is_some_and(|answer| any(answer.refused_by));
-                let asks = other.message.is_some() && !is_refused
-                    || matches!(other.phase, Phase::Told | Phase::Asking);
-                other.is_in_line() && !asks && !other.is_stalled
-            };
-            let earlier = |other: usize| (call.behind >> other) & 1 == 1;
-            let mut calls = state.calls.iter().enumerate();
-            state.is_overtaken |= match is_admitted {
-                true => calls.any(|(at, other)| earlier(at) && waits(other)),
-                // A later one was admitted, in the same round trip.
-                false => calls.any(|(_, other)| {
-                    let answer = other.message.and_then(|message| message.answer);
-                    let is_admitted = answer.is_some_and(|answer| !any(answer.refused_by));
-                    let is_admitted = is_admitted || other.phase == Phase::Admitted;
-                    is_admitted && (other.behind >> at) & 1 == 1 && !call.is_stalled
-                }),
-            };
+            state.is_overtaken |= state.calls.iter().enumerate().any(|(other_at, other)| {
+                if is_admitted {
+                    call.is_behind(other_at) && other.waits_for_its_turn()
+                } else {
+                    // A later one was admitted, in the same round trip.
+                    other.is_admitted() && other.is_behind(at) && !call.is_stalled
+                }
+            });
         }
         let answer = Answer {
             left,
@@ -650,10 +685,12 @@ impl OneLine {
                 let waited = call.waited + u8::from(!call.is_stalled);
                 call.waited = waited.min(self.longest_wait() + 1);
             }
-            let ticks = call.patient.iter_mut();
-            ticks.for_each(|ticks| *ticks = (*ticks + 1).min(2 * PATIENCE));
-            let ticks = call.holds.iter_mut();
-            ticks.for_each(|ticks| *ticks = ticks.saturating_sub(1));
+            if let Some(ticks) = &mut call.patient {
+                *ticks = (*ticks + 1).min(2 * PATIENCE);
+            }
+            if let Some(ticks) = &mut call.holds {
+                *ticks = ticks.saturating_sub(1);
+            }
             match &mut call.phase {
                 Phase::Asleep(left) if *left > 0 => *left -= 1,
                 Phase::Asleep(_) | Phase::Told | Phase::Asking => {
@@ -669,11 +706,10 @@ impl OneLine {
 
     /// Returns whether time may pass: nothing that happens at once is left to do.
     fn may_tick(&self, state: &State) -> bool {
-        let is_due = |message: Message| message.age >= self.message;
-        let mut calls = state.calls.iter();
-        !calls.any(|call| {
+        !state.calls.iter().any(|call| {
             let is_waited_for = call.message.is_some_and(|message| {
-                is_due(message) && (message.answer.is_none() || !call.is_stalled)
+                let is_due = message.age >= self.message;
+                is_due && (message.answer.is_none() || !call.is_stalled)
             });
             call.is_woken() || is_waited_for
         })
@@ -707,8 +743,10 @@ impl Model for OneLine {
         }
         for (at, call) in state.calls.iter().enumerate() {
             // Which of those comes that want the same makes no difference.
-            let is_same = |other: &Call| other.phase == Phase::Away && other.wants == call.wants;
-            let first = state.calls.iter().position(is_same);
+            let first = state
+                .calls
+                .iter()
+                .position(|other| other.phase == Phase::Away && other.wants == call.wants);
             if call.phase == Phase::Away && first == Some(at) {
                 actions.push(Action::Arrive(at));
             }
@@ -791,17 +829,16 @@ impl Model for OneLine {
                 served.all(|call| call.phase == Phase::Admitted)
             }),
             Property::sometimes("calls stand in two lines", |model: &Self, state: &State| {
-                let has_line = |line: &Option<Line>| line.is_some();
-                let is_used =
-                    |key: usize| model.wants.iter().any(|wants| wants.get(key) > Some(&0));
-                state.lines.iter().all(has_line) || !(0..KEYS).all(is_used)
+                let are_all_used =
+                    (0..KEYS).all(|key| model.wants.iter().any(|wants| wants.get(key) > Some(&0)));
+                state.lines.iter().all(Option::is_some) || !are_all_used
             }),
         ]
     }
 }
 
 /// Four calls for one key, of which one wants all units.
-fn one_key() -> OneLine {
+fn four() -> OneLine {
     OneLine {
         limits: [2, 2],
         wants: vec![[1, 0], [2, 0], [1, 0], [1, 0]],
@@ -814,26 +851,39 @@ fn one_key() -> OneLine {
     }
 }
 
+fn each_key() -> OneLine {
+    with(four(), |model| {
+        model.limits = [1, 1];
+        model.wants = vec![[1, 1], [1, 0], [0, 1], [1, 0]];
+    })
+}
+
+fn at_its_limit() -> OneLine {
+    with(four(), |model| {
+        model.taken = [0, 2];
+        model.wants = vec![[1, 1], [2, 0], [1, 0]];
+    })
+}
+
+fn three() -> OneLine {
+    with(four(), |model| model.wants.truncate(3))
+}
+
+fn leaver(model: OneLine) -> OneLine {
+    with(model, |model| model.leavers = 1)
+}
+
+fn stalled() -> OneLine {
+    with(three(), |model| model.stalls = 1)
+}
+
+fn slow() -> OneLine {
+    with(three(), |model| model.message = SLOW_MESSAGE)
+}
+
 /// Returns the cases: without a fault, and with each.
 pub(crate) fn cases() -> Vec<Case> {
-    let four = one_key;
     let two_keys = vec![[1, 1], [2, 0], [0, 2], [1, 1]];
-    let each_key = || {
-        with(four(), |model| {
-            model.limits = [1, 1];
-            model.wants = vec![[1, 1], [1, 0], [0, 1], [1, 0]];
-        })
-    };
-    let at_its_limit = || {
-        with(four(), |model| {
-            model.taken = [0, 2];
-            model.wants = vec![[1, 1], [2, 0], [1, 0]];
-        })
-    };
-    let three = || with(four(), |model| model.wants.truncate(3));
-    let leaver = |model| with(model, |model: &mut OneLine| model.leavers = 1);
-    let stalled = || with(three(), |model| model.stalls = 1);
-    let slow = || with(three(), |model| model.message = SLOW_MESSAGE);
     let sound = [
         ("four calls", four()),
         (

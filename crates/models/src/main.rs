@@ -9,9 +9,11 @@ fn main() -> ExitCode {
     let mut arguments = env::args().skip(1);
     let model = arguments.next();
     let depth = arguments.next().and_then(|depth| depth.parse().ok());
-    let is_asked = |case: &Case| model.as_ref().is_none_or(|model| model == case.model);
     let mut is_sound = true;
-    for case in cases().into_iter().filter(is_asked) {
+    for case in cases() {
+        if model.as_ref().is_some_and(|model| model != case.model) {
+            continue;
+        }
         let report = match depth.filter(|_| case.fault.is_none()) {
             Some(depth) => case.explore_to(depth),
             None => case.explore(),

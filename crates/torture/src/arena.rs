@@ -49,9 +49,10 @@ impl Arena<'_> {
 
     /// Starts a server if the contestant needs one.
     pub(crate) fn server(&self) -> Result<Option<Server>, Failure> {
-        let needs_one = self.case.description.has(Offer::Redis);
-        let start = || Server::start(&self.entry.server_arguments);
-        needs_one.then(start).transpose()
+        if !self.case.description.has(Offer::Redis) {
+            return Ok(None);
+        }
+        Server::start(&self.entry.server_arguments).map(Some)
     }
 
     /// Makes the contestant with the usual limit.
@@ -196,6 +197,14 @@ impl std::ops::Deref for Checked {
     }
 }
 
+fn outcome_of_check(verdict: Verdict) -> Outcome {
+    if verdict.admitted {
+        Outcome::Admitted
+    } else {
+        Outcome::Refused(verdict.retry_after.map(micros))
+    }
+}
+
 impl Caller<'_> {
     /// Checks, and records the call unless it repeats a refusal.
     pub(crate) fn check(&mut self, key: &str, cost: u32) -> Result<Checked, Failure> {
@@ -215,18 +224,13 @@ impl Caller<'_> {
         cost: u32,
         time: Duration,
     ) -> Result<Checked, Failure> {
-        let call = || self.contestant.check(key, cost);
-        let (event, result) =
-            self.call(
-                key,
-                Action::Check(cost),
-                time,
-                call,
-                |verdict| match verdict.admitted {
-                    true => Outcome::Admitted,
-                    false => Outcome::Refused(verdict.retry_after.map(micros)),
-                },
-            );
+        let (event, result) = self.call(
+            key,
+            Action::Check(cost),
+            time,
+            || self.contestant.check(key, cost),
+            outcome_of_check,
+        );
         let checked = result.map(|verdict| Checked {
             event: event.id,
             verdict,
@@ -250,29 +254,39 @@ impl Caller<'_> {
     /// Gives units of an admitted check back.
     pub(crate) fn refund(&mut self, key: &str, checked: &Checked, units: u32) {
         let of = checked.event;
-        let call = || self.contestant.refund(key, checked.receipt, units);
-        let done = |()| Outcome::Done;
-        let (event, _) = self.call(key, Action::Refund { of, units }, PATIENCE, call, done);
+        let (event, _) = self.call(
+            key,
+            Action::Refund { of, units },
+            PATIENCE,
+            || self.contestant.refund(key, checked.receipt, units),
+            |()| Outcome::Done,
+        );
         self.recorder.keep(event);
     }
 
     /// Tries to take a slot. Returns the number of the event, and the slot.
     pub(crate) fn acquire(&mut self, key: &str, time: Option<Duration>) -> Option<(u64, u64)> {
         let time = time.unwrap_or(PATIENCE);
-        let call = || self.contestant.acquire(key);
-        let (event, slot) = self.call(key, Action::Acquire, time, call, |slot| match slot {
-            Some(_) => Outcome::Admitted,
-            None => Outcome::Refused(None),
-        });
+        let (event, slot) = self.call(
+            key,
+            Action::Acquire,
+            time,
+            || self.contestant.acquire(key),
+            |slot| slot.map_or(Outcome::Refused(None), |_| Outcome::Admitted),
+        );
         let number = event.id;
         self.recorder.keep(event);
         Some((number, slot.ok()??))
     }
 
     pub(crate) fn release(&mut self, key: &str, (of, slot): (u64, u64)) {
-        let call = || self.contestant.release(key, slot);
-        let done = |()| Outcome::Done;
-        let (event, _) = self.call(key, Action::Release { of }, PATIENCE, call, done);
+        let (event, _) = self.call(
+            key,
+            Action::Release { of },
+            PATIENCE,
+            || self.contestant.release(key, slot),
+            |()| Outcome::Done,
+        );
         self.recorder.keep(event);
     }
 
@@ -288,13 +302,12 @@ impl Caller<'_> {
     ) -> (Event, Result<T, Failure>) {
         let mut event = self.recorder.event(self.id, key, action);
         let call = call();
-        let reply = match time < PATIENCE {
-            true => self
-                .runtime
-                .block_on(poll_until(Instant::now() + time, call)),
-            false => self
-                .runtime
-                .block_on(async { timeout(time, call).await.ok() }),
+        let reply = if time < PATIENCE {
+            let end = Instant::now() + time;
+            self.runtime.block_on(poll_until(end, call))
+        } else {
+            let answered = async { timeout(time, call).await.ok() };
+            self.runtime.block_on(answered)
         };
         let outcome = match &reply {
             Some(Ok(answer)) => outcome(*answer),

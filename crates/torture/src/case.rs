@@ -74,7 +74,8 @@ pub(crate) fn is_tried(events: &[Event], limit: u32) -> Result<(), Failure> {
         Outcome::Failed(error) => Some(error.as_str()),
         _ => None,
     });
-    let (calls, error) = (events.len(), failed.unwrap_or("none"));
+    let calls = events.len();
+    let error = failed.unwrap_or("none");
     Err(Failure::new(format!(
         "not attacked: {calls} calls; first error: {error}"
     )))

@@ -269,10 +269,8 @@ impl Description {
 
     /// Reads the text of a description.
     pub(crate) fn parse(line: &str) -> Result<Self, Failure> {
-        let mut words = line.split_whitespace();
-        let (Some("contestant"), Some(name), Some(version), Some(bound)) =
-            (words.next(), words.next(), words.next(), words.next())
-        else {
+        let words: Vec<_> = line.split_whitespace().collect();
+        let ["contestant", name, version, bound, ref settings @ ..] = words[..] else {
             let expected =
                 "contestant NAME VERSION sliding|fixed|fixed-from-request|bucket [WORD=VALUE …]";
             return Err(Failure::new(format!("expected `{expected}`: {line:?}")));
@@ -280,13 +278,12 @@ impl Description {
         let bound = Self::BOUNDS.into_iter().find(|(text, _)| *text == bound);
         let (_, bound) = bound.ok_or_else(|| Failure::new(format!("no bound: {line:?}")))?;
         let mut description = Self::new(name, version, bound);
-        for word in words {
+        for word in settings {
             let (word, value) = word.split_once('=').unwrap_or((word, ""));
-            let millis = || value.parse().map(Duration::from_millis);
             let values = value.split(',').filter(|value| !value.is_empty());
             match word {
-                "window" => description.shortest_window = millis()?,
-                "resolution" => description.resolution = millis()?,
+                "window" => description.shortest_window = millis(value)?,
+                "resolution" => description.resolution = millis(value)?,
                 "offers" => {
                     description.offers = values.map(offer).collect::<Result<_, _>>()?;
                 }
@@ -315,22 +312,29 @@ impl Description {
     ];
 }
 
+fn millis(value: &str) -> Result<Duration, Failure> {
+    Ok(Duration::from_millis(value.parse()?))
+}
+
 fn offer(text: &str) -> Result<Offer, Failure> {
-    let mut offers = Description::OFFERS.into_iter();
-    let found = offers.find(|(name, _)| *name == text);
-    found
+    Description::OFFERS
+        .into_iter()
+        .find(|(name, _)| *name == text)
         .map(|(_, offer)| offer)
         .ok_or_else(|| Failure::new(format!("unknown offer {text:?}")))
 }
 
 impl fmt::Display for Description {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut bounds = Self::BOUNDS.into_iter();
-        let bound = bounds.find(|(_, bound)| *bound == self.bound);
-        let bound = bound.map_or("", |(text, _)| text);
-        let offers = Self::OFFERS.into_iter();
-        let offers = offers.filter(|(_, offer)| self.has(*offer));
-        let offers: Vec<_> = offers.map(|(text, _)| text).collect();
+        let bound = Self::BOUNDS
+            .into_iter()
+            .find(|(_, bound)| *bound == self.bound)
+            .map_or("", |(text, _)| text);
+        let offers: Vec<_> = Self::OFFERS
+            .into_iter()
+            .filter(|(_, offer)| self.has(*offer))
+            .map(|(text, _)| text)
+            .collect();
         write!(
             f,
             "contestant {} {} {bound} window={} resolution={} offers={} promises={}",

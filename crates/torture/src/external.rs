@@ -45,9 +45,8 @@ impl Program {
         }
         let started = starting.spawn();
         let mut child = started.map_err(|error| Failure::new(format!("{name}: {error}")))?;
-        let (Some(requests), Some(replies)) = (child.stdin.take(), child.stdout.take()) else {
-            return Err(Failure::new("the program has no pipes"));
-        };
+        let requests = child.stdin.take().ok_or_else(no_pipes)?;
+        let replies = child.stdout.take().ok_or_else(no_pipes)?;
         let id = child.id();
         let process = Process(Mutex::new(child));
         let (first, description) = mpsc::channel();
@@ -85,8 +84,8 @@ impl Program {
     }
 
     pub(crate) async fn set_up(&self, setup: &Setup) -> Result<(), Failure> {
-        let (limit, window) = (setup.limit, micros(setup.window));
-        let request = format!("setup {limit} {window} {}", setup.redis);
+        let window = micros(setup.window);
+        let request = format!("setup {} {window} {}", setup.limit, setup.redis);
         let call = timeout(Duration::from_secs(PATIENCE), self.call(&request));
         let reply = call.await.map_err(|_| late("reply to `setup`"))??;
         match reply.as_str() {
@@ -103,16 +102,15 @@ impl Program {
     async fn call(&self, request: &str) -> Result<String, Failure> {
         let id = self.last_id.fetch_add(1, Ordering::Relaxed) + 1;
         let (sender, receiver) = oneshot::channel();
-        let ended = || Failure::new("the program has ended");
         {
             let mut waiting = lock(&self.waiting);
-            waiting.as_mut().ok_or_else(ended)?.insert(id, sender);
+            waiting.as_mut().ok_or_else(has_ended)?.insert(id, sender);
         }
         {
             let mut requests = lock(&self.requests);
             requests.write_all(format!("{id} {request}\n").as_bytes())?;
         }
-        receiver.await.map_err(|_| ended())
+        receiver.await.map_err(|_| has_ended())
     }
 }
 
@@ -134,6 +132,14 @@ impl Drop for Process {
     }
 }
 
+fn no_pipes() -> Failure {
+    Failure::new("the program has no pipes")
+}
+
+fn has_ended() -> Failure {
+    Failure::new("the program has ended")
+}
+
 fn late(missing: &str) -> Failure {
     Failure::new(format!(
         "no {missing} within {PATIENCE} s; does the program flush its output?"
@@ -149,13 +155,14 @@ impl Contestant for Program {
         Box::pin(async move {
             let reply = self.call(&format!("check {key} {cost}")).await?;
             let (word, rest) = reply.split_once(' ').unwrap_or((&reply, ""));
-            let number = || match rest {
-                "" => Ok(None),
-                _ => rest.parse().map(Some).map_err(|_| unexpected(&reply)),
+            let number = if rest.is_empty() {
+                None
+            } else {
+                Some(rest.parse().map_err(|_| unexpected(&reply))?)
             };
             match word {
-                "admitted" => Ok(Verdict::admitted().with_receipt(number()?.unwrap_or_default())),
-                "refused" => Ok(Verdict::refused(number()?.map(Duration::from_micros))),
+                "admitted" => Ok(Verdict::admitted().with_receipt(number.unwrap_or_default())),
+                "refused" => Ok(Verdict::refused(number.map(Duration::from_micros))),
                 _ => Err(unexpected(&reply)),
             }
         })

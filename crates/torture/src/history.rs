@@ -72,8 +72,15 @@ impl Event {
 
 impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (start, end) = (self.start, self.end);
-        write!(f, "{} {start} {end} {} {} ", self.id, self.caller, self.key)?;
+        let Self {
+            id,
+            start,
+            end,
+            caller,
+            key,
+            ..
+        } = self;
+        write!(f, "{id} {start} {end} {caller} {key} ")?;
         match self.action {
             Action::Check(cost) => write!(f, "check {cost} 0"),
             Action::Refund { of, units } => write!(f, "refund {units} {of}"),
@@ -97,12 +104,24 @@ impl FromStr for Event {
     type Err = Failure;
 
     fn from_str(line: &str) -> Result<Self, Failure> {
-        let malformed = || Failure::new(format!("not an event: {line:?}"));
-        let mut words = line.splitn(10, ' ');
-        let mut word = || words.next().ok_or_else(malformed);
-        let (id, start, end) = (word()?.parse()?, word()?.parse()?, word()?.parse()?);
-        let (caller, key) = (word()?.parse()?, word()?.to_owned());
-        let (action, units, of) = (word()?, word()?.parse()?, word()?.parse()?);
+        let words: Vec<_> = line.splitn(10, ' ').collect();
+        let [
+            id,
+            start,
+            end,
+            caller,
+            key,
+            action,
+            units,
+            of,
+            outcome,
+            ref rest @ ..,
+        ] = words[..]
+        else {
+            return Err(malformed(line));
+        };
+        let units = units.parse()?;
+        let of = of.parse()?;
         let action = match action {
             "check" => Action::Check(units),
             "refund" => Action::Refund { of, units },
@@ -110,26 +129,31 @@ impl FromStr for Event {
             "release" => Action::Release { of },
             "loss" => Action::Loss,
             "fault" => Action::Fault,
-            _ => return Err(malformed()),
+            _ => return Err(malformed(line)),
         };
-        let outcome = match (word()?, words.next()) {
+        let outcome = match (outcome, rest.first()) {
             ("admitted", _) => Outcome::Admitted,
-            ("refused", wait) => Outcome::Refused(wait.map(str::parse).transpose()?),
-            ("failed", text) => Outcome::Failed(text.unwrap_or_default().to_owned()),
+            ("refused", None) => Outcome::Refused(None),
+            ("refused", Some(wait)) => Outcome::Refused(Some(wait.parse()?)),
+            ("failed", text) => Outcome::Failed(text.copied().unwrap_or_default().to_owned()),
             ("cancelled", _) => Outcome::Cancelled,
             ("done", _) => Outcome::Done,
-            _ => return Err(malformed()),
+            _ => return Err(malformed(line)),
         };
         Ok(Self {
-            id,
-            start,
-            end,
-            caller,
-            key,
+            id: id.parse()?,
+            start: start.parse()?,
+            end: end.parse()?,
+            caller: caller.parse()?,
+            key: key.to_owned(),
             action,
             outcome,
         })
     }
+}
+
+fn malformed(line: &str) -> Failure {
+    Failure::new(format!("not an event: {line:?}"))
 }
 
 /// Records events of all callers.

@@ -29,14 +29,16 @@ impl Finding {
 
     /// Returns the first of these that is broken, or the first of all.
     pub(crate) fn worst(findings: impl IntoIterator<Item = Self>) -> Self {
-        let mut findings = findings.into_iter();
-        let first = findings
-            .next()
-            .unwrap_or_else(|| Self::new(0, Measure::Unit, String::new()));
-        if first.broken_by > 0 {
-            return first;
-        }
-        findings.find(|each| each.broken_by > 0).unwrap_or(first)
+        findings
+            .into_iter()
+            .reduce(|first, next| {
+                if first.broken_by > 0 || next.broken_by == 0 {
+                    first
+                } else {
+                    next
+                }
+            })
+            .unwrap_or_else(|| Self::new(0, Measure::Unit, String::new()))
     }
 }
 
@@ -102,8 +104,10 @@ pub(crate) fn bound(events: &[Event], promise: &Promise) -> Finding {
         let Action::Check(cost) = event.action else {
             continue;
         };
-        let is_lost = |(start, end): &(u64, u64)| event.end >= *start && event.start <= *end;
-        if losses.iter().any(is_lost) {
+        let is_lost = losses
+            .iter()
+            .any(|(start, end)| event.end >= *start && event.start <= *end);
+        if is_lost {
             continue;
         }
         let life = losses.iter().filter(|(_, end)| *end < event.start).count();
@@ -215,37 +219,48 @@ const LEAST_DEADLINE: u64 = 10_000;
 ///
 /// All others were never sent, or into a dead connection: a circuit breaker was open, or the limiter was not connected.
 pub(crate) fn once(events: &[Event], key: &str, limit: u64) -> Finding {
-    let checks = events.iter().filter(|event| event.key == key);
-    let admissions = checks.clone().filter(|event| event.is_admitted());
-    let last = admissions
+    let checks: Vec<_> = events.iter().filter(|event| event.key == key).collect();
+    let last = checks
+        .iter()
+        .filter(|event| event.is_admitted())
         .map(|event| event.start)
         .max()
         .unwrap_or_default();
-    // No unit returns meanwhile: a limiter that refuses, and admits later, could not ask, and refused for that.
-    let has_no_reply =
-        |event: &Event| event.is_unknown() || (event.is_refused() && event.end < last);
-    let is_doubt = |event: &&Event| {
-        event.action == Action::Fault
-            || (has_no_reply(event) && event.end - event.start >= LEAST_DEADLINE)
-    };
-    let doubts: Vec<_> = events.iter().filter(is_doubt).collect();
-    let is_unknown = |event: &Event| {
-        let mut doubts = doubts.iter();
-        has_no_reply(event)
-            && doubts.any(|doubt| event.start <= doubt.end && event.end >= doubt.start)
-    };
-    let units = |is_counted: &dyn Fn(&Event) -> bool| -> u64 {
-        let counted = checks.clone().filter(|event| is_counted(event));
-        let costs = counted.map(|event| match event.action {
-            Action::Check(cost) => u64::from(cost),
-            _ => 0,
-        });
-        costs.sum()
-    };
-    let (admitted, unknown) = (units(&Event::is_admitted), units(&is_unknown));
+    let doubts: Vec<_> = events
+        .iter()
+        .filter(|event| {
+            event.action == Action::Fault
+                || (has_no_reply(event, last) && event.end - event.start >= LEAST_DEADLINE)
+        })
+        .collect();
+    let mut admitted = 0;
+    let mut unknown = 0;
+    for check in checks {
+        let is_doubtful = doubts
+            .iter()
+            .any(|doubt| check.start <= doubt.end && check.end >= doubt.start);
+        if check.is_admitted() {
+            admitted += cost(check);
+        } else if has_no_reply(check, last) && is_doubtful {
+            unknown += cost(check);
+        }
+    }
     let lost = limit.saturating_sub(admitted + unknown);
     let seen = format!("{admitted} units admitted and {unknown} without a reply, of {limit}");
     Finding::new(lost, Measure::Unit, seen)
+}
+
+/// Returns whether a call may have been charged, and had no answer of the server. No unit returns meanwhile: a limiter that
+/// refuses, and admits later, could not ask, and refused for that.
+fn has_no_reply(event: &Event, last_admission: u64) -> bool {
+    event.is_unknown() || (event.is_refused() && event.end < last_admission)
+}
+
+fn cost(event: &Event) -> u64 {
+    match event.action {
+        Action::Check(cost) => u64::from(cost),
+        _ => 0,
+    }
 }
 
 /// Judges whether the first check of a key was refused. Of calls that overlap, any may be the first: such keys are no
@@ -283,7 +298,9 @@ pub(crate) fn waits(events: &[Event], is_exact: bool, resolution: u64) -> Option
         .iter()
         .filter(|event| matches!(event.action, Action::Check(_)));
     let checks: Vec<_> = checks.collect();
-    let (mut late, mut early, mut tried) = (0, 0, 0_u64);
+    let mut late = 0;
+    let mut early = 0;
+    let mut tried = 0_u64;
     for (before, after) in checks.iter().zip(checks.iter().skip(1)) {
         let Outcome::Refused(Some(wait)) = before.outcome else {
             continue;
@@ -326,7 +343,8 @@ pub(crate) fn slots(events: &[Event], limit: u64) -> Finding {
     }
     // Of what happens at the same moment, the release is first.
     changes.sort_unstable();
-    let (mut held, mut most) = (0_i64, 0_i64);
+    let mut held = 0_i64;
+    let mut most = 0_i64;
     for (_, change) in changes {
         held += change;
         most = most.max(held);
@@ -372,8 +390,9 @@ pub(crate) fn unanswered(events: &[Event], callers: u64) -> Option<u64> {
 
 /// Counts the cancelled checks, and all checks.
 pub(crate) fn cancelled(events: &[Event]) -> (usize, usize) {
-    let is_check = |event: &&Event| matches!(event.action, Action::Check(_));
-    let checks = events.iter().filter(is_check);
+    let checks = events
+        .iter()
+        .filter(|event| matches!(event.action, Action::Check(_)));
     let cancelled = checks
         .clone()
         .filter(|event| event.outcome == Outcome::Cancelled);

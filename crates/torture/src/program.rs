@@ -130,20 +130,19 @@ impl Arguments {
 
     fn run(&self, entries: &[Entry], runtime: &Handle) -> Result<ExitCode, Failure> {
         let start = Instant::now();
-        let is_selected = |name: &str, names: &[String]| {
-            names.is_empty() || names.iter().any(|each| each == name)
-        };
         for name in &self.contestants {
             find(entries, name)?;
         }
         for name in &self.attacks {
             attack(name)?;
         }
-        let entries = entries.iter();
-        let entries = entries.filter(|each| is_selected(&each.description.name, &self.contestants));
-        let (mut rows, mut versions) = (Vec::new(), Vec::new());
+        let mut rows = Vec::new();
+        let mut versions = Vec::new();
         for entry in entries {
             let Description { name, version, .. } = &entry.description;
+            if !is_selected(name, &self.contestants) {
+                continue;
+            }
             versions.push((name.clone(), version.clone()));
             for attack in ALL
                 .iter()
@@ -190,7 +189,8 @@ fn machine() -> String {
     let server = output("redis-server", &["--version"]);
     let mut words = server.split_whitespace();
     let version = words.find_map(|word| word.strip_prefix("v="));
-    let (version, date) = (version.unwrap_or_default(), output("date", &["-u", "+%F"]));
+    let version = version.unwrap_or_default();
+    let date = output("date", &["-u", "+%F"]);
     format!("on {cores} cores of {model}, Redis {version}, on {date}")
 }
 
@@ -201,9 +201,13 @@ fn output(command: &str, arguments: &[&str]) -> String {
     text.unwrap_or_default().trim().to_owned()
 }
 
+/// No name selects all.
+fn is_selected(name: &str, names: &[String]) -> bool {
+    names.is_empty() || names.iter().any(|each| each == name)
+}
+
 fn find<'a>(entries: &'a [Entry], name: &str) -> Result<&'a Entry, Failure> {
-    let mut entries = entries.iter();
-    let found = entries.find(|entry| entry.description.name == name);
+    let found = entries.iter().find(|entry| entry.description.name == name);
     found.ok_or_else(|| Failure::new(format!("no contestant is called {name:?}; see `list`")))
 }
 
@@ -255,8 +259,13 @@ impl Run<'_> {
             finding: outcome,
         };
         if let Some(events) = events {
-            let (grade, seen) = (row.grade(), row.seen());
-            println!("{:<22} {:<10} {grade}: {seen}", row.contestant, row.attack);
+            println!(
+                "{:<22} {:<10} {}: {}",
+                row.contestant,
+                row.attack,
+                row.grade(),
+                row.seen()
+            );
             if matches!(&row.finding, Some(Ok(finding)) if finding.broken_by > 0) {
                 self.save(&events);
             }
@@ -280,19 +289,25 @@ impl Run<'_> {
 
     fn command(&self) -> String {
         let short = if self.is_short { " --short" } else { "" };
-        let (name, attack, seed) = (&self.entry.description.name, self.attack.name, self.seed);
-        let program = match self.entry.is_program {
-            true => format!(" --program \"{}\"", self.entry.command.join(" ")),
-            false => String::new(),
+        let program = if self.entry.is_program {
+            format!(" --program \"{}\"", self.entry.command.join(" "))
+        } else {
+            String::new()
         };
-        format!("run{short}{program} --contestant {name} --attack {attack} --seed {seed}")
+        format!(
+            "run{short}{program} --contestant {} --attack {} --seed {}",
+            self.entry.description.name, self.attack.name, self.seed
+        )
     }
 
     /// Writes the history to a file, and prints how to see the finding again.
     fn save(&self, events: &[Event]) {
         let directory = std::env::temp_dir().join("tollgate-torture");
-        let (name, attack, seed) = (&self.entry.description.name, self.attack.name, self.seed);
-        let path = directory.join(format!("{name}-{attack}-{seed}.history"));
+        let seed = self.seed;
+        let path = directory.join(format!(
+            "{}-{}-{seed}.history",
+            self.entry.description.name, self.attack.name
+        ));
         let mut text = format!("{}\n{}\n", self.entry.description, self.command());
         for event in events {
             let _ = writeln!(text, "{event}");
@@ -310,32 +325,22 @@ impl Run<'_> {
 fn replay(path: &Path, entries: &[Entry], runtime: &Handle) -> Result<ExitCode, Failure> {
     let text = fs::read_to_string(path)?;
     let mut lines = text.lines();
-    let (Some(description), Some(command)) = (lines.next(), lines.next()) else {
-        return Err(Failure::new("not a history"));
-    };
+    let description = lines.next().ok_or_else(no_history)?;
+    let command = lines.next().ok_or_else(no_history)?;
     let description = Description::parse(description)?;
-    let words: Vec<_> = command.split_whitespace().collect();
-    let value = |option: &str| {
-        let mut words = words.iter().skip_while(|word| **word != option).skip(1);
-        words.next().copied().unwrap_or_default()
-    };
-    let attack = attack(value("--attack"))?;
-    let is_short = words.contains(&"--short");
+    let attack = attack(option(command, "--attack"))?;
+    let is_short = command.split_whitespace().any(|word| word == "--short");
     let events: Vec<Event> = lines.map(str::parse).collect::<Result<_, _>>()?;
     let case = Case {
         description,
         is_short,
     };
     let finding = (attack.judge)(&case, &events)?;
-    let report = |finding: &Finding| {
-        let excess = finding.unit.text(finding.broken_by);
-        format!("broken by {excess}: {}", finding.seen)
-    };
     println!("in the history: {}", report(&finding));
     let run = Run {
-        entry: find(entries, value("--contestant"))?,
+        entry: find(entries, option(command, "--contestant"))?,
         attack,
-        seed: value("--seed").parse()?,
+        seed: option(command, "--seed").parse()?,
         is_short,
     };
     for attempt in 1..=10 {
@@ -347,4 +352,22 @@ fn replay(path: &Path, entries: &[Entry], runtime: &Handle) -> Result<ExitCode, 
         }
     }
     Ok(ExitCode::FAILURE)
+}
+
+fn no_history() -> Failure {
+    Failure::new("not a history")
+}
+
+/// Returns the value of an option in a command.
+fn option<'a>(command: &'a str, name: &str) -> &'a str {
+    command
+        .split_whitespace()
+        .skip_while(|word| *word != name)
+        .nth(1)
+        .unwrap_or_default()
+}
+
+fn report(finding: &Finding) -> String {
+    let excess = finding.unit.text(finding.broken_by);
+    format!("broken by {excess}: {}", finding.seen)
 }

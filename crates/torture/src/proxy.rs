@@ -80,7 +80,8 @@ impl Drop for Proxy {
 fn join(shared: &Arc<Shared>, client: &TcpStream, server: &TcpStream) -> Result<(), Failure> {
     for (from, to) in [(client, server), (server, client)] {
         from.set_nodelay(true)?;
-        let (from, to) = (from.try_clone()?, to.try_clone()?);
+        let from = from.try_clone()?;
+        let to = to.try_clone()?;
         let shared = Arc::clone(shared);
         thread::spawn(move || {
             let is_cut = copy(&shared, &from, &to).unwrap_or(false);

@@ -110,12 +110,11 @@ pub(crate) fn page(
 
 /// The command that shows each broken promise.
 fn commands(rows: &[Row]) -> String {
-    let broken = rows.iter().filter(|row| row.grade() >= Grade::NotRun);
-    let commands = broken.map(|row| {
-        let (contestant, attack) = (&row.contestant, row.attack);
-        format!("- {contestant}, {attack}: `tests/run torture --contestant {contestant} --attack {attack}`\n")
-    });
-    let commands: String = commands.collect();
+    let commands: String = rows
+        .iter()
+        .filter(|row| row.grade() >= Grade::NotRun)
+        .map(command)
+        .collect();
     let commands = if commands.is_empty() {
         "None.\n"
     } else {
@@ -124,8 +123,18 @@ fn commands(rows: &[Row]) -> String {
     format!("\n## Broken promises\n\n{commands}")
 }
 
+fn command(row: &Row) -> String {
+    let contestant = &row.contestant;
+    let attack = row.attack;
+    format!(
+        "- {contestant}, {attack}: `tests/run torture --contestant {contestant} --attack {attack}`\n"
+    )
+}
+
 fn line(row: &Row) -> String {
-    let (contestant, attack, grade) = (&row.contestant, row.attack, row.grade());
+    let contestant = &row.contestant;
+    let attack = row.attack;
+    let grade = row.grade();
     let seen = row.seen().replace('|', "/");
     format!("| {contestant} | {attack} | {grade} | {seen} |\n")
 }
@@ -161,42 +170,53 @@ fn cell(rows: &[&Row]) -> String {
     if let [(grade, _)] = grades.as_slice() {
         return grade.to_string();
     }
-    let grades = grades.iter();
-    let grades = grades.map(|(grade, attacks)| format!("{grade} ({})", attacks.join(", ")));
-    grades.collect::<Vec<_>>().join(", ")
+    let grades: Vec<_> = grades
+        .iter()
+        .map(|(grade, attacks)| format!("{grade} ({})", attacks.join(", ")))
+        .collect();
+    grades.join(", ")
 }
 
 /// Compares which promises were held and broken with the page of another run.
 fn comparison(rows: &[Row], former: &str) -> String {
-    let cells = former.lines().filter_map(|line| {
-        let mut cells = line.split('|').map(str::trim).skip(1);
-        let (contestant, attack, grade) = (cells.next()?, cells.next()?, cells.next()?);
-        Some(((contestant, attack), kind(grade)))
-    });
-    let former: BTreeMap<_, _> = cells.collect();
-    let (mut same, mut changed) = (0, Vec::new());
+    let former: BTreeMap<_, _> = former.lines().filter_map(former_result).collect();
+    let mut same = 0;
+    let mut changed = Vec::new();
     for row in rows {
         let now = row.grade().to_string();
         match former.get(&(row.contestant.as_str(), row.attack)) {
             Some(before) if *before == kind(&now) => same += 1,
             Some(before) => {
-                let (contestant, attack, now) = (&row.contestant, row.attack, kind(&now));
                 changed.push(format!(
-                    "{contestant}, {attack}: {before} before, {now} now"
+                    "{}, {}: {before} before, {} now",
+                    row.contestant,
+                    row.attack,
+                    kind(&now)
                 ));
             }
             None => {}
         }
     }
     let compared = same + changed.len();
-    match changed.is_empty() {
-        true if compared == 0 => "No other run to compare with.".to_owned(),
-        true => format!("This run and the run before it agree on all {compared} results."),
-        false => format!(
+    if compared == 0 {
+        "No other run to compare with.".to_owned()
+    } else if changed.is_empty() {
+        format!("This run and the run before it agree on all {compared} results.")
+    } else {
+        format!(
             "This run and the run before it agree on {same} of {compared} results; {}.",
             changed.join("; ")
-        ),
+        )
     }
+}
+
+/// Returns the contestant, the attack and the kind of the result in a line of a table.
+fn former_result(line: &str) -> Option<((&str, &str), &str)> {
+    let mut cells = line.split('|').map(str::trim).skip(1);
+    let contestant = cells.next()?;
+    let attack = cells.next()?;
+    let grade = cells.next()?;
+    Some(((contestant, attack), kind(grade)))
 }
 
 /// Whatever it was broken by.

@@ -32,7 +32,8 @@ pub(crate) fn serve(entry: &Entry, runtime: &Handle) -> Result<(), Failure> {
             println(format_args!("{id} failed no setup"));
             continue;
         };
-        let (id, request) = (id.to_owned(), request.to_owned());
+        let id = id.to_owned();
+        let request = request.to_owned();
         // Calls overlap.
         runtime.spawn(async move {
             match answer(&*contestant, &request).await {
@@ -45,20 +46,18 @@ pub(crate) fn serve(entry: &Entry, runtime: &Handle) -> Result<(), Failure> {
 }
 
 fn set_up(entry: &Entry, setup: &str, runtime: &Handle) -> Result<Arc<dyn Contestant>, Failure> {
-    let mut words = setup.split(' ');
-    let mut word = || {
-        words
-            .next()
-            .ok_or_else(|| Failure::new("expected LIMIT WINDOW REDIS"))
+    let words: Vec<_> = setup.split(' ').collect();
+    let [limit, window, ref redis @ ..] = words[..] else {
+        return Err(Failure::new("expected LIMIT WINDOW REDIS"));
     };
-    let (limit, window) = (word()?.parse()?, Duration::from_micros(word()?.parse()?));
-    let redis = words.next().unwrap_or_default().to_owned();
-    runtime.block_on(entry.make(Setup::new(limit, window, redis)))
+    let window = Duration::from_micros(window.parse()?);
+    let redis = redis.first().copied().unwrap_or_default().to_owned();
+    runtime.block_on(entry.make(Setup::new(limit.parse()?, window, redis)))
 }
 
 async fn answer(contestant: &dyn Contestant, request: &str) -> Result<String, Failure> {
     let words: Vec<_> = request.split(' ').collect();
-    let done = |()| "done".to_owned();
+    let done = "done".to_owned();
     match *words {
         ["check", key, cost] => {
             let verdict = contestant.check(key, cost.parse()?).await?;
@@ -70,13 +69,16 @@ async fn answer(contestant: &dyn Contestant, request: &str) -> Result<String, Fa
         }
         ["refund", key, receipt, units] => {
             let refund = contestant.refund(key, receipt.parse()?, units.parse()?);
-            refund.await.map(done)
+            refund.await.map(|()| done)
         }
         ["acquire", key] => {
             let slot = contestant.acquire(key).await?;
             Ok(slot.map_or_else(|| "refused".to_owned(), |slot| format!("admitted {slot}")))
         }
-        ["release", key, slot] => contestant.release(key, slot.parse()?).await.map(done),
+        ["release", key, slot] => {
+            let release = contestant.release(key, slot.parse()?);
+            release.await.map(|()| done)
+        }
         _ => Err(Failure::new(format!("unknown request {request:?}"))),
     }
 }

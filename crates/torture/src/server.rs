@@ -49,9 +49,10 @@ impl Server {
         let own = format!("process_id:{}\r", self.process.id());
         while Instant::now() < patience && self.process.try_wait()?.is_none() {
             if let Ok(info) = self.command::<String>(&["INFO", "server"]) {
-                return match info.contains(&own) {
-                    true => Ok(()),
-                    false => Err(Failure::new("another server is on the port")),
+                return if info.contains(&own) {
+                    Ok(())
+                } else {
+                    Err(Failure::new("another server is on the port"))
                 };
             }
             thread::sleep(Duration::from_millis(5));
@@ -81,9 +82,10 @@ impl Server {
     pub(crate) fn signal(&self, signal: &str) -> Result<(), Failure> {
         let id = self.process.id().to_string();
         let status = Command::new("kill").args(["-s", signal, &id]).status()?;
-        match status.success() {
-            true => Ok(()),
-            false => Err(Failure::new(format!("kill: {status}"))),
+        if status.success() {
+            Ok(())
+        } else {
+            Err(Failure::new(format!("kill: {status}")))
         }
     }
 
@@ -201,12 +203,12 @@ impl Clock {
     pub(crate) fn is_loaded_by(&self, process: u32) -> Result<(), Failure> {
         let maps = fs::read_to_string(format!("/proc/{process}/maps")).unwrap_or_default();
         let library = self.path("skew.so");
-        match maps.contains(&*library.to_string_lossy()) {
-            true => Ok(()),
-            false => Err(Failure::new(
-                "not attacked: the program does not load another clock; is it linked statically?",
-            )),
+        if maps.contains(&*library.to_string_lossy()) {
+            return Ok(());
         }
+        Err(Failure::new(
+            "not attacked: the program does not load another clock; is it linked statically?",
+        ))
     }
 
     /// Makes a process that is not started yet use this clock.

@@ -25,13 +25,15 @@ const WITH_DATA: [&str; 10] = [
     "slots",
 ];
 
+fn describe(name: &str, offers: &[Offer], promises: &[&str]) -> Description {
+    Description::new(name, "this-commit", Bound::Sliding)
+        .offers(offers)
+        .promises(promises)
+}
+
 /// tollgate on its three ways to count: in memory, on Redis, and on Redis with a lease.
 #[must_use]
 pub fn contestants() -> Vec<Entry> {
-    let describe = |name, offers: &[Offer], promises: &[&str]| {
-        let description = Description::new(name, "this-commit", Bound::Sliding);
-        description.offers(offers).promises(promises)
-    };
     let offers = [
         Offer::Costs,
         Offer::Refunds,
@@ -40,10 +42,7 @@ pub fn contestants() -> Vec<Entry> {
         Offer::ExactWaits,
     ];
     // In memory, a check waits for nothing, so there is nothing to cancel.
-    let (in_memory, on_redis) = (
-        &offers,
-        &[&offers[..], &[Offer::Cancel, Offer::Redis]].concat(),
-    );
+    let on_redis = [&offers[..], &[Offer::Cancel, Offer::Redis]].concat();
     let memory = ["threads", "edges", "costs", "slots", "waits"];
     let redis = [&WITH_DATA[..], &["cut", "killed", "emptied", "waits"]].concat();
     // The units that a lease holds may return earlier than it said, and slots are not leased.
@@ -57,7 +56,7 @@ pub fn contestants() -> Vec<Entry> {
     let lease = describe("tollgate-lease", &leased, &WITH_DATA[..9]);
     vec![
         Entry::new(
-            describe("tollgate-memory", in_memory, &memory),
+            describe("tollgate-memory", &offers, &memory),
             |setup| async move {
                 let store = MemoryStore::new();
                 let rate = RateLimiter::new(store.clone(), quota(&setup));
@@ -66,7 +65,7 @@ pub fn contestants() -> Vec<Entry> {
             },
         ),
         Entry::new(
-            describe("tollgate-redis", on_redis, &redis),
+            describe("tollgate-redis", &on_redis, &redis),
             |setup| async move {
                 let store = RedisStore::open(&setup.redis)?;
                 let slots = Quota::in_flight(setup.limit).slot_lease(Duration::from_secs(5));

@@ -50,7 +50,8 @@ fn judge(case: &Case, events: &[Event]) -> Result<Finding, Failure> {
             "not attacked: only {cancelled} of {checks} checks were cancelled"
         )));
     }
-    let (fresh, recovery) = (oracle::fresh_keys(events), oracle::recovery(events, KEY));
+    let fresh = oracle::fresh_keys(events);
+    let recovery = oracle::recovery(events, KEY);
     let mut bound = case.bound(events)?;
     bound.seen += &format!("; {cancelled} of {checks} checks cancelled");
     Ok(Finding::worst([bound, fresh, recovery]))

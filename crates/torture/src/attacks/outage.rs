@@ -30,12 +30,8 @@ pub(super) const KILLED: Attack = attack(
     "killed",
     "the server is killed, and starts again without data: counts before and after are judged apart",
     |arena| {
-        let kill: Change = |server| {
-            server.kill();
-            Ok(())
-        };
         let outage = Outage {
-            begin: (Action::Loss, kill),
+            begin: (Action::Loss, kill_server),
             end: (Action::Fault, Server::restart),
             windows: 2,
         };
@@ -43,18 +39,19 @@ pub(super) const KILLED: Attack = attack(
     },
 );
 
+fn kill_server(server: &mut Server) -> Result<(), Failure> {
+    server.kill();
+    Ok(())
+}
+
 /// A server that forgets all keys and scripts.
 pub(super) const EMPTIED: Attack = attack(
     "emptied",
     "FLUSHALL and SCRIPT FLUSH: counts before and after are judged apart",
     |arena| {
-        let empty: Change = |server| {
-            server.command::<()>(&["FLUSHALL"])?;
-            server.command(&["SCRIPT", "FLUSH"])
-        };
         let outage = Outage {
-            begin: (Action::Loss, empty),
-            end: (Action::Loss, empty),
+            begin: (Action::Loss, empty_server),
+            end: (Action::Loss, empty_server),
             windows: 2,
         };
         outage.run(arena)
