@@ -101,6 +101,12 @@ impl Code {
     /// Pass a limiter of the check, or call `settle`.
     pub(crate) const OTHER_LIMITER: Self = Self::new("tollgate::E015", Misconfigured);
 
+    /// A check of alternatives is asked for what it cannot do: more than 8 alternatives or levels, a wait, a lease, slots in
+    /// flight, or soft quotas.
+    ///
+    /// Leave out what the text names, or check it apart.
+    pub(crate) const ALTERNATIVES: Self = Self::new("tollgate::E016", Misconfigured);
+
     // Configuration.
 
     /// A window is shorter than 1 ms or longer than 366 days.

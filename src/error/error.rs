@@ -199,10 +199,14 @@ impl Error {
         Self::coded(Code::LEVELS, text).with_source(ConfigError::levels(one, other, problem))
     }
 
+    pub(crate) fn alternatives(text: String) -> Self {
+        Self::coded(Code::ALTERNATIVES, text)
+    }
+
     /// Returns whether the limiters of a check are misconfigured, with any store: they cannot be checked together,
     /// or have a lease and slots.
     pub(crate) fn is_config_error(&self) -> bool {
-        [Code::LEVELS, Code::LEASE].contains(&self.0.code)
+        [Code::LEVELS, Code::LEASE, Code::ALTERNATIVES].contains(&self.0.code)
     }
 
     /// `bound` names the limit, or the bound of a share.

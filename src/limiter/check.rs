@@ -269,7 +269,7 @@ impl AskedLevel {
 }
 
 #[inline]
-fn record_and_decide(checked: Checked) -> Result<Decision, Error> {
+pub(super) fn record_and_decide(checked: Checked) -> Result<Decision, Error> {
     record(&checked);
     match checked {
         Ok(decided) => Ok(decided.decision),

@@ -80,6 +80,10 @@ pub(crate) struct TakenLevel {
 }
 
 impl Decision {
+    pub(super) fn set_alternative(&mut self, index: usize) {
+        self.view.alternative = index;
+    }
+
     /// Decides by the answers in these records, all of which admit the check if it is allowed. Holds the units that were charged.
     /// A level without an answer was not asked.
     #[inline]
@@ -282,6 +286,8 @@ pub struct DecisionView {
     /// The levels, in the order of the check.
     records: Records,
     allowed: bool,
+    /// The index of the alternative that was charged. 0 for a check without alternatives.
+    alternative: usize,
     reported: QuotaIndex,
     /// The decision of the next outer layer.
     outer: Option<Arc<Self>>,
@@ -301,6 +307,7 @@ impl DecisionView {
         Self {
             records,
             allowed,
+            alternative: 0,
             reported,
             outer: None,
         }
@@ -443,6 +450,15 @@ impl DecisionView {
     pub fn is_wait_estimated(&self) -> bool {
         let reported = self.reported();
         reported.is_some_and(|quota| quota.quota().is_in_flight() && quota.retry_after().is_some())
+    }
+
+    /// Returns the index of the alternative that a [`check_first`](crate::RateLimiter::check_first), or a
+    /// [pool of keys](crate::OutboundLayer::first_of), has charged. `None` if all alternatives refuse.
+    ///
+    /// Every other check has one alternative, with the index 0.
+    #[must_use]
+    pub fn alternative(&self) -> Option<usize> {
+        self.allowed.then_some(self.alternative)
     }
 
     /// Returns the source of the decision: the store, the fallback, or a cache of this process. With several

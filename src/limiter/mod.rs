@@ -7,6 +7,7 @@ mod again;
 mod asked_level;
 mod automatic_blocks;
 mod check;
+mod check_first;
 mod checked;
 mod conflicts;
 mod decision;
@@ -30,6 +31,7 @@ mod wait;
 
 pub use admin::Admin;
 pub(crate) use asked_level::{AskedLevel, AskedLevels};
+pub(crate) use check_first::Alternatives;
 pub(crate) use checked::{Checked, DecidedCheck, FailedCheck};
 pub(crate) use decision::TakenLevel;
 pub use decision::{Decision, DecisionView};

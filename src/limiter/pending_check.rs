@@ -386,6 +386,16 @@ impl PendingCheck {
         self.fall_back_alone()
     }
 
+    /// Decides an attempt as if the store had failed with this error, without asking it.
+    pub(super) fn decide_without_store(mut self, error: &Error) -> Checked {
+        let ended = match self.begin() {
+            Ok(NextStep::Refuse) => Ok(()),
+            Ok(NextStep::AskStore | NextStep::LookHere) => self.fall_back_after(error),
+            Err(misuse) => Err(misuse),
+        };
+        self.ended(ended)
+    }
+
     /// Decides the levels that fall back, after none was charged by the store.
     fn fall_back_alone(&mut self) -> Result<(), CheckError> {
         let fell_back = self.fall_back();
@@ -477,7 +487,7 @@ impl PendingCheck {
         groups.any(|group| Some(group) != first)
     }
 
-    fn verify_together(&self) -> Result<(), CheckError> {
+    pub(super) fn verify_together(&self) -> Result<(), CheckError> {
         for (index, level) in self.levels.iter().enumerate() {
             for other in self.levels.iter().take(index) {
                 verify_pair(other, level).map_err(|error| self.failure(error))?;
@@ -517,18 +527,26 @@ impl Future for StartedCheck {
     }
 }
 
-/// Fails if the store cannot decide these levels together.
-fn verify_pair(one: &AskedLevel, other: &AskedLevel) -> Result<(), Error> {
+/// Fails if the limiters of these levels have several stores.
+pub(super) fn verify_store(one: &AskedLevel, other: &AskedLevel) -> Result<(), Error> {
     let facts = &one.limiter().0.facts;
     let others = &other.limiter().0.facts;
-    if facts.id.store != others.id.store {
-        return Err(Error::levels(
-            &facts.name,
-            &others.name,
-            "their stores differ",
-            "create both limiters with clones of one store",
-        ));
+    if facts.id.store == others.id.store {
+        return Ok(());
     }
+    Err(Error::levels(
+        &facts.name,
+        &others.name,
+        "their stores differ",
+        "create both limiters with clones of one store",
+    ))
+}
+
+/// Fails if the store cannot decide these levels together.
+fn verify_pair(one: &AskedLevel, other: &AskedLevel) -> Result<(), Error> {
+    verify_store(one, other)?;
+    let facts = &one.limiter().0.facts;
+    let others = &other.limiter().0.facts;
     if facts.id == others.id && one.record().key == other.record().key {
         return Err(Error::levels(
             &facts.name,

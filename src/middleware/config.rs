@@ -12,7 +12,7 @@ use super::headers::Headers;
 use super::level::Level;
 use super::rejection::{Rejection, plain_text};
 use super::skip::Skip;
-use crate::key::peer_ip;
+use crate::key::{Key, peer_ip};
 use crate::limiter::{FailurePolicy, RateLimiter};
 
 /// The settings of one layer.
@@ -26,6 +26,8 @@ pub(super) struct LayerConfig {
     pub(super) enabled: bool,
     /// The level of the layer's own limiter.
     pub(super) first: Level,
+    /// The keys of which the layer's own limiter counts the first that has room, in place of the key of the request.
+    pub(super) pool: Option<Vec<Key>>,
     /// The levels that were added to it.
     pub(super) others: Vec<Level>,
     /// Exempts requests from all levels.
@@ -57,6 +59,7 @@ impl LayerConfig {
         };
         Self {
             enabled: true,
+            pool: None,
             others: Vec::new(),
             skip: Skip::default(),
             max_wait: first.limiter.max_wait_of_layer(),

@@ -15,7 +15,9 @@ use super::level::{Level, PlanFuture};
 use super::outcome::{self, Outcome, Pass};
 use super::reservation::Reservation;
 use crate::error::Error;
-use crate::limiter::{AskedLevel, AskedLevels, Checked, PendingCheck, Place, StartedCheck};
+use crate::limiter::{
+    Alternatives, AskedLevel, AskedLevels, Checked, PendingCheck, Place, StartedCheck,
+};
 use crate::quota::{Plan, ShareId};
 use crate::store::join_all;
 
@@ -53,6 +55,9 @@ pub(super) fn start(config: &Arc<LayerConfig>, parts: &Parts) -> StartedRequest 
     };
     if asked.levels.is_empty() {
         return StartedRequest::exempt();
+    }
+    if config.pool.is_some() {
+        return poll_once(run_first(Arc::clone(config), asked));
     }
     let check = PendingCheck::new(asked.levels);
     if config.waits() || check.has_slots() || asked.lookups.iter().any(Option::is_some) {
@@ -139,6 +144,33 @@ fn run(config: Arc<LayerConfig>, mut check: PendingCheck, lookups: Lookups) -> P
             place.waits_for_slots(check.permit_meters());
         }
         attempt_until_decided(&config, check, waiting).await
+    })
+}
+
+/// Charges the first key of the pool that has room.
+fn run_first(config: Arc<LayerConfig>, asked: AskedRequest) -> PendingOutcome {
+    Box::pin(async move {
+        let AskedRequest { levels, lookups } = asked;
+        let alternatives =
+            Alternatives::of_keys(&levels, config.pool.as_deref().unwrap_or_default());
+        let unsupported = if config.waits() {
+            Some("wait for room")
+        } else if lookups.iter().any(Option::is_some) {
+            Some("plans of keys")
+        } else {
+            None
+        };
+        loop {
+            let again = alternatives.asked_anew();
+            let checked = match unsupported {
+                Some(what) => again.refuse_unsupported(what),
+                None => again.check().await,
+            };
+            // Of a key that the upstream has paused meanwhile, the charge returns, and all are tried again.
+            if let ControlFlow::Break(outcome) = take_in(&config, &mut None, checked) {
+                return outcome;
+            }
+        }
     })
 }
 

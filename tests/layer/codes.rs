@@ -56,6 +56,7 @@ async fn an_error_of_a_limiter_has_a_code_at_the_end_of_its_text() {
     let in_flight = limiter(Quota::in_flight(5));
     let (one, other) = (limiter(Quota::per_hour(5)), limiter(Quota::per_hour(5)));
     let together = || RateLimiter::check_all([one.level("ada"), other.level("ada")]);
+    let first_of_slots = || RateLimiter::check_first([[in_flight.level("ada")]]);
     let mut charged = one.check("ada").await.expect("a decision");
     let log = limiter(Quota::per_hour(1_000_000));
     let mut errors = vec![
@@ -66,6 +67,7 @@ async fn an_error_of_a_limiter_has_a_code_at_the_end_of_its_text() {
             charged.refund_level(&one.clone().name("b"), 1).await.err(),
             "tollgate::E015",
         ),
+        (first_of_slots().await.err(), "tollgate::E016"),
         (together().await.err(), "tollgate::E205"),
         (down.check("ada").await.err(), "tollgate::E101"),
     ];

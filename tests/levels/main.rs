@@ -10,6 +10,8 @@ mod support;
 mod all_or_nothing;
 mod combinations;
 mod ended_tasks;
+#[cfg(feature = "redis")]
+mod first;
 mod grouped;
 mod groups;
 #[cfg(all(feature = "axum-08", feature = "grpc", feature = "redis"))]

@@ -7,4 +7,5 @@ mod fresh_list;
 mod headers;
 mod layer;
 mod pauses;
+mod pool;
 mod processes;

@@ -7,7 +7,7 @@ use http::request::Parts;
 use http::uri::Authority;
 use tower_layer::Layer;
 
-use crate::key::{Key, KeyExtractor, from_fn};
+use crate::key::{IntoKey, Key, KeyExtractor, from_fn, global};
 use crate::limiter::RateLimiter;
 use crate::middleware::headers::Headers;
 use crate::middleware::layer::RateLimitLayer;
@@ -57,6 +57,38 @@ impl OutboundLayer {
     pub fn new(limiter: RateLimiter) -> Self {
         let layer = RateLimitLayer::from(limiter).key(from_fn(host));
         Self::from(layer.wait_up_to(DEFAULT_WAIT))
+    }
+
+    /// Sends each request by the first of these keys that has room: a pool of credentials of one upstream.
+    ///
+    /// The limiter counts each key alone. A key that is used up, or that the upstream has paused, is passed over. A 429 pauses
+    /// the key that was chosen and no other one. The layers and the client inside find the choice in the extensions of the
+    /// request: [`DecisionView::alternative`](crate::DecisionView::alternative) is its index in this list.
+    ///
+    /// The keys are names, such as `key-1`: they are stored, so do not pass the credentials themselves. A pool has 1 to 8
+    /// keys. It replaces the [key](Self::key) of a request, and a [wait](Self::wait_up_to): if all keys refuse, the request is
+    /// answered with a 429 at once, with the shortest of their waits. See
+    /// [`RateLimiter::check_first`](crate::RateLimiter::check_first) for the rules, and what a limiter cannot have.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tollgate::{DecisionView, MemoryStore, OutboundLayer, Quota, RateLimiter};
+    ///
+    /// const TOKENS: [&str; 2] = ["secret-a", "secret-b"];
+    ///
+    /// let limiter = RateLimiter::new(MemoryStore::new(), Quota::per_minute(50)).name("upstream");
+    /// let layer = OutboundLayer::new(limiter).first_of(["key-a", "key-b"]);
+    ///
+    /// /// Called by the client, inside of the layer.
+    /// fn token<B>(request: &http::Request<B>) -> Option<&'static str> {
+    ///     let decision = request.extensions().get::<DecisionView>()?;
+    ///     TOKENS.get(decision.alternative()?).copied()
+    /// }
+    /// ```
+    pub fn first_of<K: IntoKey>(self, keys: impl IntoIterator<Item = K>) -> Self {
+        let keys = keys.into_iter().map(IntoKey::into_key).collect();
+        Self(self.0.key(global()).first_of(keys))
     }
 
     /// Sets the key of a request. The default is its host, without a port and in lower case. Requests without one, such

@@ -4,6 +4,9 @@
 #[path = "../../../../tests/support/algorithms.rs"]
 mod algorithms;
 mod blocked;
+#[expect(dead_code, reason = "other tests use the rest")]
+#[path = "../../../../tests/support/cases.rs"]
+mod cases;
 mod conformance;
 mod contention;
 mod cut;

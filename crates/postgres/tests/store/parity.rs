@@ -7,6 +7,7 @@ use proptest::test_runner::{RngAlgorithm, TestRng};
 use tollgate::store::TestClock;
 use tollgate::{Decision, MemoryStore, Quotas, RateLimiter};
 
+use crate::cases::some_or_all;
 use crate::server::{Server, write_clock};
 
 /// What a decision says, but for its source.
@@ -55,7 +56,7 @@ async fn decisions_are_those_of_the_store_in_memory() {
             RateLimiter::new(memory.clone(), quotas).name(&*name),
         ];
         let mut open: Vec<[Decision; 2]> = Vec::new();
-        for step in 0..150 {
+        for step in 0..some_or_all(150, 12_500) {
             if random.random_bool(0.4) {
                 let time = Duration::from_micros(random.random_range(1..400_000));
                 clock.advance(time);
@@ -95,4 +96,67 @@ async fn decisions_are_those_of_the_store_in_memory() {
     }
     println!("{admitted} admitted, {refused} refused");
     assert!(admitted > 200 && refused > 100, "{admitted} {refused}");
+}
+
+#[tokio::test]
+async fn the_alternative_that_is_charged_is_that_of_the_store_in_memory() {
+    const LISTS: [&str; 4] = [
+        "6/second",
+        "5/second fixed-window, 20/minute",
+        "9 total:60s",
+        "4/second gcra",
+    ];
+    let server = Server::shared();
+    let store = server.store("alternatives").await;
+    let path = server.stop_clock("alternatives").await;
+    let clock = TestClock::new();
+    write_clock(&path, clock.now_micros());
+    let postgres = store.refusal_cache(Duration::ZERO);
+    let memory = MemoryStore::with_clock(clock.clone());
+    let limiters = LISTS.map(|list| {
+        let quotas: Quotas = list.parse().unwrap();
+        [
+            RateLimiter::new(postgres.clone(), quotas.clone()).name(list),
+            RateLimiter::new(memory.clone(), quotas).name(list),
+        ]
+    });
+    let mut random = TestRng::from_seed(RngAlgorithm::ChaCha, &[11; 32]);
+    let mut chosen = [0; 9];
+    for step in 0..some_or_all(300, 100_000) {
+        // A new user now and then, whose total is not used up.
+        let user = format!("user {}", step / 60);
+        if random.random_bool(0.4) {
+            clock.advance(Duration::from_micros(random.random_range(1..400_000)));
+            write_clock(&path, clock.now_micros());
+        }
+        let alternatives: Vec<Vec<(usize, u32)>> = (0..random.random_range(1..=8))
+            .map(|_| {
+                let first = random.random_range(0..LISTS.len());
+                let levels = first..random.random_range(first..LISTS.len()) + 1;
+                levels
+                    .map(|level| (level, random.random_range(0..4)))
+                    .collect()
+            })
+            .collect();
+        let mut decisions = Vec::new();
+        for store in 0..2 {
+            let asked = alternatives.iter().map(|levels| {
+                let levels = levels.iter();
+                levels.map(|(level, cost)| limiters[*level][store].level(&*user).cost(*cost))
+            });
+            decisions.push(RateLimiter::check_first(asked).await.unwrap());
+        }
+        let [postgres, memory] = <[Decision; 2]>::try_from(decisions).unwrap();
+        assert_eq!(postgres.alternative(), memory.alternative(), "step {step}");
+        assert_eq!(said(&postgres), said(&memory), "step {step}");
+        chosen[postgres.alternative().unwrap_or(8)] += 1;
+        if random.random_bool(0.2) {
+            let used = random.random_range(0..5);
+            for decision in [postgres, memory] {
+                decision.settle(used).await.unwrap();
+            }
+        }
+    }
+    println!("{chosen:?} by the first alternative, the second, and so on; the last by none");
+    assert!(chosen[0] > 0 && chosen[1] > 0 && chosen[2] > 0 && chosen[8] > 0);
 }
