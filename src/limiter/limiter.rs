@@ -11,7 +11,7 @@ use super::conflicts::{LimiterInUse, Owner, warn_if_different};
 use super::failure_policy::{FailureHandler, FailurePolicy};
 use super::in_flight::LimiterPermits;
 use super::lease::Lease;
-use super::pauses::{DEFAULT_MAX_PAUSE, Pauses};
+use super::pauses::{DEFAULT_MAX_PAUSE, DEFAULT_PAUSES, DefaultPauses, Pauses};
 use crate::decision::{LimiterFacts, LimiterId, Record};
 use crate::error::{ConfigError, Error};
 use crate::key::Key;
@@ -74,6 +74,7 @@ pub(crate) struct LimiterInner {
     /// The keys that upstreams have paused.
     pub(super) pauses: Arc<Pauses>,
     pub(super) max_pause: Duration,
+    pub(super) default_pauses: DefaultPauses,
     /// Whether a check waits for the refresh of a block list that is too old.
     pub(super) needs_fresh_list: bool,
     /// The lines about waits for units that go on while the store fails. `None` if they end.
@@ -115,6 +116,7 @@ impl RateLimiter {
             facts: LimiterFacts { name, id, quotas },
             pauses: Pauses::new(&scope),
             max_pause: DEFAULT_MAX_PAUSE,
+            default_pauses: DEFAULT_PAUSES,
             needs_fresh_list: false,
             scope,
             on_failure: None,

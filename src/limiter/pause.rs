@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::limiter::{LimiterInner, RateLimiter};
+use super::pauses::DefaultPauses;
 use crate::decision::{LevelDecision, Source};
 use crate::error::Error;
 use crate::key::{IntoKey, Key};
@@ -35,6 +36,37 @@ impl RateLimiter {
     #[must_use]
     pub fn max_pause(self, max_pause: Duration) -> Self {
         self.with(|inner| inner.max_pause = max_pause)
+    }
+
+    /// Sets how long a refusal pauses a key if it tells no wait: a 429, 420 or 529 without a header that says when to send again,
+    /// or with a wait of 0. The default is one second, which doubles with each further refusal up to one minute.
+    ///
+    /// Without a pause, a client that retries would send as fast as it can. Refusals of requests that were sent together count
+    /// once. The first request that the upstream serves after a pause ends the growth, and so does a time without refusals that
+    /// is as long as the longest pause. Each process counts its own refusals; [`max_pause`](Self::max_pause) bounds this pause,
+    /// too.
+    ///
+    /// A `first` of zero lets such a refusal pause nothing. A `longest` below `first` is that.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::{MemoryStore, Quota, RateLimiter};
+    ///
+    /// // The upstream counts by the hour, and never says so.
+    /// let limiter = RateLimiter::new(MemoryStore::new(), Quota::per_hour(950))
+    ///     .name("maps-api")
+    ///     .default_pause(Duration::from_secs(30), Duration::from_secs(600));
+    /// ```
+    #[doc(alias("backoff", "exponential_backoff"))]
+    #[must_use]
+    pub fn default_pause(self, first: Duration, longest: Duration) -> Self {
+        let pauses = DefaultPauses {
+            first,
+            longest: longest.max(first),
+        };
+        self.with(|inner| inner.default_pauses = pauses)
     }
 
     /// Lets a check wait for the list of blocked keys, if its last refresh is older than the
@@ -107,6 +139,21 @@ impl RateLimiter {
             .block_list()
             .blocked_for(&pauses.name, &key)
             .unwrap_or_default()
+    }
+
+    /// Pauses a key of which an upstream has refused a request without a wait. Returns how long the key is paused now.
+    pub(crate) fn pause_by_default(&self, key: Key) -> Duration {
+        let LimiterInner { store, pauses, .. } = &*self.0;
+        let now = store.block_list().clock().now();
+        let pause = pauses.default_pause(&key, self.0.default_pauses, now);
+        self.pause(key, pause.unwrap_or_default())
+    }
+
+    /// Takes in that an upstream has served a request of a key.
+    pub(crate) fn was_served(&self, key: &Key) {
+        let LimiterInner { store, pauses, .. } = &*self.0;
+        let now = store.block_list().clock().now();
+        pauses.was_served(key, now);
     }
 
     /// Returns how long the checks of a key are refused without asking the store, and why: the later end of its block

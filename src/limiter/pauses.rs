@@ -1,28 +1,114 @@
-//! The paused keys of a limiter: their name in the store, and the warnings about them.
+//! The paused keys of a limiter: their name in the store, the refusals that told no wait, and the warnings about them.
 
+use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use crate::clock::micros_rounded_up;
 use crate::error::{Error, warning};
 use crate::key::Key;
+use crate::lock::Mutex;
 use crate::telemetry::LineInterval;
 
 /// The default of [`RateLimiter::max_pause`](crate::RateLimiter::max_pause): an upstream that errs keeps no client away for a day.
 pub(super) const DEFAULT_MAX_PAUSE: Duration = Duration::from_secs(3_600);
 
+/// The default of [`RateLimiter::default_pause`](crate::RateLimiter::default_pause): most upstreams count by the second or the
+/// minute.
+pub(super) const DEFAULT_PAUSES: DefaultPauses = DefaultPauses {
+    first: Duration::from_secs(1),
+    longest: Duration::from_secs(60),
+};
+
+/// The most keys whose pauses grow. The pauses of further ones are as long as the first.
+const MAX_GROWING: usize = 10_000;
+
 /// The paused keys of a limiter.
 pub(super) struct Pauses {
     /// The name under which the store keeps them.
     pub(super) name: Key,
+    growing: Mutex<HashMap<Key, GrowingPause>>,
+    /// While there are none, no response takes the lock.
+    has_growing: AtomicBool,
     warnings: LineInterval,
+}
+
+/// The pauses after refusals that tell no wait.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct DefaultPauses {
+    pub(super) first: Duration,
+    pub(super) longest: Duration,
+}
+
+/// The last pause of a key after a refusal that told no wait.
+#[derive(Clone, Copy)]
+struct GrowingPause {
+    pause: Duration,
+    /// In microseconds of the clock of the block list.
+    ends_at: u64,
+}
+
+impl GrowingPause {
+    /// A key that was not asked for a long time begins anew.
+    fn is_over(&self, now: u64, longest: Duration) -> bool {
+        self.ends_at.saturating_add(micros_rounded_up(longest)) <= now
+    }
 }
 
 impl Pauses {
     pub(super) fn new(limiter: &Key) -> Arc<Self> {
         Arc::new(Self {
             name: limiter.pauses_of_limiter(),
+            growing: Mutex::default(),
+            has_growing: AtomicBool::new(false),
             warnings: LineInterval::new(Duration::from_secs(60)),
         })
+    }
+
+    /// Returns how long a refusal that tells no wait pauses a key. `None` if the key is paused by an earlier one: requests that
+    /// were sent together are refused together.
+    pub(super) fn default_pause(
+        &self,
+        key: &Key,
+        pauses: DefaultPauses,
+        now: u64,
+    ) -> Option<Duration> {
+        let DefaultPauses { first, longest } = pauses;
+        if first.is_zero() {
+            return None;
+        }
+        let mut growing = self.growing.lock();
+        let known = growing
+            .get(key)
+            .filter(|known| !known.is_over(now, longest));
+        if known.is_some_and(|known| now < known.ends_at) {
+            return None;
+        }
+        let pause = known.map_or(first, |known| known.pause.saturating_mul(2));
+        let pause = pause.min(longest);
+        if growing.len() >= MAX_GROWING {
+            growing.retain(|_, known| !known.is_over(now, longest));
+        }
+        if growing.len() < MAX_GROWING {
+            let ends_at = now.saturating_add(micros_rounded_up(pause));
+            growing.insert(key.clone(), GrowingPause { pause, ends_at });
+            self.has_growing.store(true, Ordering::Relaxed);
+        }
+        Some(pause)
+    }
+
+    /// Takes in that an upstream has served a request of a key. During its pause, the request was sent before the refusal.
+    pub(super) fn was_served(&self, key: &Key, now: u64) {
+        if !self.has_growing.load(Ordering::Relaxed) {
+            return;
+        }
+        let mut growing = self.growing.lock();
+        if growing.get(key).is_some_and(|known| known.ends_at <= now) {
+            growing.remove(key);
+        }
+        self.has_growing
+            .store(!growing.is_empty(), Ordering::Relaxed);
     }
 
     /// Warns at most once a minute that other processes do not know of a key.

@@ -3,6 +3,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod default_pause;
 mod fresh_list;
 mod headers;
 mod layer;

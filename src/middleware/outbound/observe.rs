@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use http::{HeaderMap, Response, StatusCode};
 
-use super::upstream_wait::{UpstreamWait, read};
+use super::upstream_wait::{UpstreamOutcome, UpstreamWait, read};
 use crate::key::IntoKey;
 use crate::limiter::RateLimiter;
 
@@ -12,21 +12,21 @@ impl RateLimiter {
     /// Pauses a key in all processes if the response of an upstream says so, as
     /// [`pause`](Self::pause) does. Returns how long. `None` if the response says nothing of that kind.
     ///
-    /// - A **refusal** pauses the key for its `Retry-After`, in seconds or as an HTTP date, or for its
-    ///   `retry-after-ms`. A refusal has the status 429, or 503 or 403 with one of these headers.
+    /// - A **refusal** pauses the key for its `Retry-After`, or for its `retry-after-ms`. A refusal has the status 429, 420 or
+    ///   529, or 403, 408, 413, 500, 502, 503 or 504 with one of these headers.
     /// - A **refusal by gRPC** pauses the key for its `grpc-retry-pushback-ms` or, with the feature `grpc`, for the
     ///   `RetryInfo` of its details. It has the `grpc-status` 8 or 14 in its head.
-    /// - A **429 without them** pauses the key until the reset of a limit that has no units left. If the headers name
-    ///   none, until the first reset.
+    /// - A **429, 420 or 529 without them** pauses the key until the reset of a limit that has no units left. If the headers
+    ///   name none, until the first reset. If they tell no time at all, for the [default pause](Self::default_pause).
     /// - Any response with **no units left** pauses the key until the reset of that limit. Other numbers change
     ///   nothing.
     ///
-    /// [The guide](crate::guide::upstreams#headers-that-are-understood) has the table of all headers. Without any of
-    /// them, nothing is paused, not even by a 429.
+    /// [The guide](crate::guide::upstreams#headers-that-are-understood) has the table of all headers. A wait that is longer than
+    /// [`max_pause`](Self::max_pause) is cut to it.
     ///
     /// A wait is counted from the `Date` of the response, if it has one, so that the clocks of both sides may differ. What
     /// makes no sense is ignored, and counted in the metric `tollgate_upstream_answers_total`: a date in the past, a
-    /// negative number, more than 31 days, or several values that differ.
+    /// negative number, or several values that differ.
     ///
     /// # Examples
     ///
@@ -40,7 +40,7 @@ impl RateLimiter {
     /// let paused = limiter.observe("mail.example", &response);
     /// assert!(paused > Some(Duration::from_secs(19)));
     ///
-    /// let response = Response::builder().status(429).body(())?;
+    /// let response = Response::builder().status(200).body(())?;
     /// assert_eq!(limiter.observe("other.example", &response), None);
     /// # Ok::<(), http::Error>(())
     /// ```
@@ -66,16 +66,23 @@ impl RateLimiter {
         status: StatusCode,
         headers: &HeaderMap,
     ) -> Option<Duration> {
-        match read(status, headers) {
-            UpstreamWait::Untold => None,
-            UpstreamWait::Senseless => {
-                self.0.telemetry.record_upstream_answer(false);
-                None
-            }
+        let key = key.into_key();
+        let answer = read(status, headers);
+        if answer.outcome == UpstreamOutcome::Served {
+            self.was_served(&key);
+        }
+        match answer.wait {
             UpstreamWait::Told(wait) => {
                 self.0.telemetry.record_upstream_answer(true);
-                Some(self.pause(key, wait))
+                return Some(self.pause(key, wait));
             }
+            UpstreamWait::Senseless => self.0.telemetry.record_upstream_answer(false),
+            UpstreamWait::Untold => {}
         }
+        if answer.outcome != UpstreamOutcome::TooMany {
+            return None;
+        }
+        let paused = self.pause_by_default(key);
+        (!paused.is_zero()).then_some(paused)
     }
 }

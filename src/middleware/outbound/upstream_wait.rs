@@ -5,7 +5,7 @@ use std::time::Duration;
 use http::header::DATE;
 use http::{HeaderMap, StatusCode};
 
-use super::reset::{self, Form};
+use super::reset::{self, BareNumber};
 use crate::clock::system_time;
 use crate::middleware::headers::field_names::GRPC_STATUS;
 use crate::middleware::headers::split_outside_strings;
@@ -19,25 +19,47 @@ struct Limit {
     reset: Option<Duration>,
 }
 
-/// The header with the `google.rpc.Status` of a gRPC call.
-const DETAILS: &str = "grpc-status-details-bin";
-
-/// The headers of a refusal that tell a wait, and their forms. The most precise one comes first.
-const WAITS: [(&str, Form); 4] = [
-    ("grpc-retry-pushback-ms", reset::pushback),
-    (DETAILS, retry_delay),
-    ("retry-after-ms", reset::millis),
-    ("retry-after", reset::wait),
+/// The headers of a refusal that tell a wait, the most precise one first.
+const WAITS: [(&str, WaitForm); 4] = [
+    ("grpc-retry-pushback-ms", WaitForm::Pushback),
+    ("grpc-status-details-bin", WaitForm::Details),
+    ("retry-after-ms", WaitForm::Text(BareNumber::Millis)),
+    ("retry-after", WaitForm::Text(BareNumber::Seconds)),
 ];
 
-/// The families of headers with the reset of a limit, and their forms. The `*` is the name of one limit of several, such
-/// as `-tokens`, or nothing. The units left are in the header that has `remaining` in place of `reset`.
-const RESETS: [(&str, Form); 4] = [
-    ("x-ratelimit-reset*", reset::wait),
-    ("x-rate-limit-reset*", reset::time),
-    ("ratelimit-reset*", reset::wait),
-    ("anthropic-ratelimit*-reset", reset::time),
+#[derive(Clone, Copy)]
+enum WaitForm {
+    Text(BareNumber),
+    /// Milliseconds. A negative number forbids retries, which tells no time.
+    Pushback,
+    /// A `google.rpc.Status`, which may have no wait at all.
+    Details,
+}
+
+/// The families of headers with the reset of a limit, and what a number says there. The `*` is the name of one limit of several,
+/// such as `-tokens`, or nothing. The units left are in the header that has `remaining` in place of `reset`; instead, a header with
+/// `status` may say that the limit refuses.
+const RESETS: [(&str, BareNumber); 4] = [
+    ("x-ratelimit-reset*", BareNumber::Seconds),
+    ("x-rate-limit-reset*", BareNumber::Nothing),
+    ("ratelimit-reset*", BareNumber::Seconds),
+    ("anthropic-ratelimit*-reset", BareNumber::Nothing),
 ];
+
+/// What the head of a response says about sending again.
+pub(super) struct UpstreamAnswer {
+    pub(super) outcome: UpstreamOutcome,
+    pub(super) wait: UpstreamWait,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum UpstreamOutcome {
+    /// The status itself says that too much was sent: the upstream refuses for a while, whether it tells the wait or not.
+    TooMany,
+    /// The upstream has not served the request, for this reason or another one.
+    Refused,
+    Served,
+}
 
 /// The time to send again that the head of a response tells.
 pub(super) enum UpstreamWait {
@@ -48,7 +70,7 @@ pub(super) enum UpstreamWait {
     Told(Duration),
 }
 
-pub(super) fn read(status: StatusCode, headers: &HeaderMap) -> UpstreamWait {
+pub(super) fn read(status: StatusCode, headers: &HeaderMap) -> UpstreamAnswer {
     // Dates follow the clock of the service.
     let now = header(headers, DATE.as_str())
         .text()
@@ -56,13 +78,16 @@ pub(super) fn read(status: StatusCode, headers: &HeaderMap) -> UpstreamWait {
         .unwrap_or_else(|| Duration::from_micros(system_time()));
     // A gRPC call has the status 200, and one of its own: RESOURCE_EXHAUSTED is 8, UNAVAILABLE is 14.
     let grpc_status = header(headers, GRPC_STATUS.as_str()).text();
-    let is_limited = status == StatusCode::TOO_MANY_REQUESTS || grpc_status == Some("8");
-    // GitHub's secondary limits answer 403.
-    let is_refused =
-        is_limited || matches!(status.as_u16(), 403 | 503) || grpc_status == Some("14");
-
+    let outcome = match status.as_u16() {
+        // 420 is of Twitter's first API, 529 of Anthropic.
+        420 | 429 | 529 => UpstreamOutcome::TooMany,
+        // GitHub's secondary limits answer 403.
+        403 | 408 | 413 | 500 | 502..=504 => UpstreamOutcome::Refused,
+        _ if matches!(grpc_status, Some("8" | "14")) => UpstreamOutcome::Refused,
+        _ => UpstreamOutcome::Served,
+    };
     let mut waits = Vec::new();
-    if is_refused {
+    if outcome != UpstreamOutcome::Served {
         waits = refusal_waits(headers, now);
     }
     let mut limits = limits(headers, now);
@@ -74,28 +99,36 @@ pub(super) fn read(status: StatusCode, headers: &HeaderMap) -> UpstreamWait {
         .map(|limit| limit.reset)
         .collect();
     // A request may cost more than is left. The limit that has refused it is one of them.
+    let is_limited = outcome == UpstreamOutcome::TooMany || grpc_status == Some("8");
     if is_limited && resets.is_empty() && waits.iter().all(Option::is_none) {
         resets.extend(limits.iter().map(|limit| limit.reset));
     }
     waits.append(&mut resets);
-    match waits.iter().flatten().find(|wait| !wait.is_zero()) {
+    let wait = match waits.iter().flatten().find(|wait| !wait.is_zero()) {
         Some(wait) => UpstreamWait::Told(*wait),
         None if waits.contains(&None) => UpstreamWait::Senseless,
         None => UpstreamWait::Untold,
-    }
+    };
+    UpstreamAnswer { outcome, wait }
 }
 
 /// Reads the waits of a refusal, the most precise first. `None` is one that makes no sense.
 fn refusal_waits(headers: &HeaderMap, now: Duration) -> Vec<Option<Duration>> {
     let mut waits = Vec::new();
     for (name, form) in WAITS {
-        let wait = match header(headers, name) {
+        let text = match header(headers, name) {
             HeaderText::Absent => continue,
             HeaderText::Unreadable => None,
-            HeaderText::Text(text) => form(text, now).and_then(reset::plausible),
+            HeaderText::Text(text) => Some(text),
         };
-        // Details may have no wait at all.
-        if name != DETAILS || wait != Some(Duration::ZERO) {
+        let wait = text.and_then(|text| match form {
+            WaitForm::Text(number) => reset::wait(text, number, now),
+            WaitForm::Pushback if text.starts_with('-') => Some(Duration::ZERO),
+            WaitForm::Pushback => reset::wait(text, BareNumber::Millis, now),
+            WaitForm::Details => retry_delay(text),
+        });
+        let is_without_wait = wait == Some(Duration::ZERO) && matches!(form, WaitForm::Details);
+        if !is_without_wait {
             waits.push(wait);
         }
     }
@@ -105,12 +138,14 @@ fn refusal_waits(headers: &HeaderMap, now: Duration) -> Vec<Option<Duration>> {
 fn limits(headers: &HeaderMap, now: Duration) -> Vec<Limit> {
     let mut limits = Vec::new();
     for name in headers.keys().map(|name| name.as_str()) {
-        for (pattern, form) in RESETS {
+        for (pattern, number) in RESETS {
             if let Some(which) = starred(name, pattern) {
-                let remaining = pattern.replace("reset", "remaining").replace('*', which);
-                let remaining = header(headers, &remaining).text();
+                let remaining = header(headers, &sibling(pattern, which, "remaining")).text();
+                let status = header(headers, &sibling(pattern, which, "status")).text();
                 let reset = header(headers, name).text();
-                limits.push(limit(remaining, reset, form, now));
+                let mut limit = limit(remaining, reset, number, now);
+                limit.is_exhausted |= status == Some("rejected");
+                limits.push(limit);
             }
         }
     }
@@ -121,11 +156,16 @@ fn limits(headers: &HeaderMap, now: Duration) -> Vec<Limit> {
     limits
 }
 
-fn limit(remaining: Option<&str>, reset: Option<&str>, form: Form, now: Duration) -> Limit {
+fn limit(remaining: Option<&str>, reset: Option<&str>, number: BareNumber, now: Duration) -> Limit {
     Limit {
         is_exhausted: remaining.and_then(reset::is_zero).unwrap_or(false),
-        reset: reset.and_then(|reset| form(reset, now)),
+        reset: reset.and_then(|reset| reset::wait(reset, number, now)),
     }
+}
+
+/// The header about the same limit that has another word in place of `reset`.
+fn sibling(pattern: &str, which: &str, word: &str) -> String {
+    pattern.replace("reset", word).replace('*', which)
 }
 
 /// Finds what the `*` of a pattern stands for in a name.
@@ -170,7 +210,7 @@ fn draft_limit<'a>(
     }
     // Without a reset, the limit says nothing about when.
     reset?;
-    Some(limit(remaining, reset, reset::wait, now))
+    Some(limit(remaining, reset, BareNumber::Seconds, now))
 }
 
 /// The text of a header.

@@ -147,7 +147,7 @@ fn status_with_retry_info(code: GrpcCode, message: &str, wait: Duration) -> Vec<
 
 /// Decodes the `google.rpc.Status` of `grpc-status-details-bin`. Returns the delay of its `RetryInfo`, or zero if it has
 /// none. `None` if it makes no sense.
-pub(in crate::middleware) fn retry_delay(status: &str, _: Duration) -> Option<Duration> {
+pub(in crate::middleware) fn retry_delay(status: &str) -> Option<Duration> {
     let status = STANDARD_NO_PAD.decode(status.trim_end_matches('='));
     let details: Vec<Vec<u8>> = field(&status.ok()?, 3, encoding::bytes::merge_repeated)?;
     for any in details {
@@ -403,7 +403,7 @@ mod tests {
             };
             let micros = u64::from(nanos.unsigned_abs()).div_ceil(1_000);
             let expected = Duration::from_secs(seconds.unsigned_abs()) + Duration::from_micros(micros);
-            prop_assert_eq!(retry_delay(&text, Duration::ZERO), Some(expected));
+            prop_assert_eq!(retry_delay(&text), Some(expected));
         }
 
         /// Whatever an upstream sends, also after the start of a real status.
@@ -412,7 +412,7 @@ mod tests {
             let status = status_with_retry_info(8, "slow down", Duration::from_millis(1_500));
             for kept in [0, kept] {
                 let bytes: Vec<_> = status.iter().take(kept).chain(&bytes).copied().collect();
-                let _ = retry_delay(&STANDARD_NO_PAD.encode(bytes), Duration::ZERO);
+                let _ = retry_delay(&STANDARD_NO_PAD.encode(bytes));
             }
         }
     }
@@ -426,7 +426,7 @@ mod tests {
             assert_eq!(read(vec![retry_info(Some(delay))]), None);
         }
         for malformed in ["!", "A", "/w", "Gv8"] {
-            assert_eq!(retry_delay(malformed, Duration::ZERO), None, "{malformed}");
+            assert_eq!(retry_delay(malformed), None, "{malformed}");
         }
     }
 
@@ -436,7 +436,7 @@ mod tests {
             message: String::new(),
             details,
         };
-        retry_delay(&STANDARD.encode(status.encode_to_vec()), Duration::ZERO)
+        retry_delay(&STANDARD.encode(status.encode_to_vec()))
     }
 
     fn retry_info(retry_delay: Option<prost_types::Duration>) -> prost_types::Any {

@@ -24,6 +24,6 @@ impl Grpc {
 pub(super) fn lengthen_wait(_: &Rejection, _: Duration, _: &mut HeaderMap) {}
 
 /// The details are not read.
-pub(in crate::middleware) fn retry_delay(_: &str, _: Duration) -> Option<Duration> {
+pub(in crate::middleware) fn retry_delay(_: &str) -> Option<Duration> {
     Some(Duration::ZERO)
 }
