@@ -335,16 +335,23 @@ impl OutageWait {
         };
         match checked {
             Ok(decided) => self.after_decision(decided, place).await,
-            Err(failed) if failed.waits_for_store() => {
-                place.leave();
-                if self.after_failure(&failed.error).await {
-                    ControlFlow::Continue(failed.ask_again())
-                } else {
-                    ControlFlow::Break(Err(failed))
-                }
-            }
-            Err(failed) => ControlFlow::Break(Err(failed)),
+            Err(failed) => self.wait_for_store(failed, place).await.map_break(Err),
         }
+    }
+
+    /// Breaks with the failure, unless its limiters wait until the store works again.
+    pub(crate) async fn wait_for_store(
+        &mut self,
+        failed: Box<FailedCheck>,
+        place: &mut Place,
+    ) -> ControlFlow<Box<FailedCheck>, PendingCheck> {
+        if failed.waits_for_store() {
+            place.leave();
+            if self.after_failure(&failed.error).await {
+                return ControlFlow::Continue(failed.ask_again());
+            }
+        }
+        ControlFlow::Break(failed)
     }
 
     async fn after_decision(

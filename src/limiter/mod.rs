@@ -44,3 +44,4 @@ pub use limiter::RateLimiter;
 pub(crate) use line::Place;
 pub(crate) use pending_check::{PendingCheck, StartedCheck};
 pub(crate) use settle::settle_together;
+pub(crate) use wait::OutageWait;

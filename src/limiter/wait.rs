@@ -19,8 +19,9 @@ impl RateLimiter {
     /// Lets [`until_ready`](Self::until_ready), [`acquire`](Self::acquire) and those for several keys keep waiting while the
     /// store fails. By default, they return its error at once.
     ///
-    /// Use it for jobs that should survive a restart of Redis. Other checks still return the error, and layers do
-    /// not use the setting. Earlier clones keep their own.
+    /// Use it for jobs that should survive a restart of Redis, and for the requests of an
+    /// [`OutboundLayer`](crate::OutboundLayer::new). Other checks still return the error, and other layers do not use the
+    /// setting. Earlier clones keep their own.
     ///
     /// | kind of error | example | the wait |
     /// |---|---|---|
@@ -85,6 +86,10 @@ impl RateLimiter {
         self.with(|inner| inner.waits_through_outages = Some(Arc::new(lines)))
     }
 
+    pub(crate) fn is_waiting_through_outages(&self) -> bool {
+        self.0.waits_through_outages.is_some()
+    }
+
     /// Logs a wait that goes on, at most once a minute.
     pub(super) fn waits_through(&self, failure: &Error) -> bool {
         let Some(lines) = &self.0.waits_through_outages else {
@@ -99,7 +104,7 @@ impl RateLimiter {
 }
 
 /// A wait that goes on while the store fails, from the call on.
-pub(in crate::limiter) struct OutageWait {
+pub(crate) struct OutageWait {
     started_at: Instant,
     max_wait: Duration,
     /// The failed checks since the last answer of the store.
@@ -107,7 +112,7 @@ pub(in crate::limiter) struct OutageWait {
 }
 
 impl OutageWait {
-    pub(in crate::limiter) fn new(max_wait: Duration) -> Self {
+    pub(crate) fn new(max_wait: Duration) -> Self {
         Self {
             started_at: Instant::now(),
             max_wait,
@@ -132,7 +137,7 @@ impl OutageWait {
     }
 
     /// Adds the time of the wait to the error that ended it, if the wait went on after an earlier failure.
-    pub(in crate::limiter) fn explain(&self, error: Error) -> Error {
+    pub(crate) fn explain(&self, error: Error) -> Error {
         if self.failures == 0 || !may_pass(&error) {
             return error;
         }

@@ -16,7 +16,8 @@ use super::outcome::{self, Outcome, Pass};
 use super::reservation::Reservation;
 use crate::error::Error;
 use crate::limiter::{
-    Alternatives, AskedLevel, AskedLevels, Checked, PendingCheck, Place, StartedCheck,
+    Alternatives, AskedLevel, AskedLevels, Checked, FailedCheck, OutageWait, PendingCheck, Place,
+    StartedCheck,
 };
 use crate::quota::{Plan, ShareId};
 use crate::store::join_all;
@@ -190,14 +191,42 @@ async fn attempt_until_decided(
     mut check: PendingCheck,
     mut waiting: Option<Place>,
 ) -> Outcome {
+    let mut outage = OutageWait::new(config.max_wait);
     loop {
         let takes_slots = check.has_slots();
-        let checked = check.attempt_in_turn(&mut waiting, takes_slots).await;
+        let mut checked = check.attempt_in_turn(&mut waiting, takes_slots).await;
+        if let Err(failed) = checked {
+            match wait_for_store(config, failed, &mut outage, &mut waiting).await {
+                ControlFlow::Break(failed) => checked = Err(failed),
+                ControlFlow::Continue(again) => {
+                    check = again;
+                    continue;
+                }
+            }
+        }
         match take_in(config, &mut waiting, checked) {
             ControlFlow::Break(outcome) => return outcome,
             ControlFlow::Continue(again) => check = again,
         }
     }
+}
+
+/// Waits until the store works again, if a client of an upstream waits for it. Breaks with the failure otherwise.
+async fn wait_for_store(
+    config: &LayerConfig,
+    failed: Box<FailedCheck>,
+    outage: &mut OutageWait,
+    waiting: &mut Option<Place>,
+) -> ControlFlow<Box<FailedCheck>, PendingCheck> {
+    let Some(place) = waiting.as_mut().filter(|_| config.observes) else {
+        return ControlFlow::Break(failed);
+    };
+    let mut failed = match outage.wait_for_store(failed, place).await {
+        ControlFlow::Continue(again) => return ControlFlow::Continue(again),
+        ControlFlow::Break(failed) => failed,
+    };
+    failed.error = outage.explain(failed.error);
+    ControlFlow::Break(failed)
 }
 
 /// Waits for all lookups at the same time. Leaves out the levels that their plans exempt.

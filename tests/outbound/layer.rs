@@ -9,9 +9,10 @@ use http::{Request, Response};
 use http_body_util::Empty;
 use tokio::time::Instant;
 use tollgate::RedisStore;
+use tollgate::store::TestStore;
 use tollgate::{
-    Headers, Key, MemoryStore, OutboundLayer, Quota, RateLimitLayer, RateLimiter, Rejection,
-    RejectionReason, Source, key,
+    ErrorKind, FailurePolicy, Headers, Key, MemoryStore, OutboundLayer, Quota, RateLimitLayer,
+    RateLimiter, Rejection, RejectionReason, Source, key,
 };
 use tower::{Layer, ServiceExt, service_fn};
 
@@ -82,6 +83,44 @@ async fn a_refusal_pauses_its_host_and_no_other() {
         200
     );
     assert_eq!(upstream.received().len(), 2);
+}
+
+/// How a request is answered while the next calls of the store fail, and how long that took.
+async fn during_outage(
+    failures: usize,
+    layer: impl FnOnce(RateLimiter) -> OutboundLayer,
+) -> (u16, Duration, usize) {
+    let store = TestStore::new();
+    store.fail_next(failures, ErrorKind::Unavailable);
+    let upstream = Upstream::default();
+    let layer = layer(RateLimiter::new(store, Quota::per_second(100))).wait_up_to(5 * SECOND);
+    let began = Instant::now();
+    let response = upstream.send(&layer, "http://a.example/").await;
+    let sent = upstream.received().len();
+    (response.status().as_u16(), began.elapsed(), sent)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_waits_through_an_outage_if_its_limiter_does() {
+    let waits = |limiter: RateLimiter| OutboundLayer::new(limiter.wait_through_outages());
+    let (status, waited, sent) = during_outage(3, waits).await;
+    assert_eq!((status, sent), (200, 1));
+    assert!(waited > SECOND / 20 && waited < SECOND, "{waited:?}");
+    // Longer than a request waits.
+    let (status, waited, sent) = during_outage(1_000, waits).await;
+    assert_eq!((status, sent), (503, 0));
+    assert!(waited >= 5 * SECOND && waited < 6 * SECOND, "{waited:?}");
+    // A policy that decides leaves nothing to wait for, and without the setting the process counts alone.
+    for layer in [
+        |limiter: RateLimiter| {
+            let limiter = limiter.on_failure(FailurePolicy::open());
+            OutboundLayer::new(limiter.wait_through_outages())
+        },
+        OutboundLayer::new,
+    ] {
+        let (status, waited, sent) = during_outage(1_000, layer).await;
+        assert_eq!((status, waited, sent), (200, Duration::ZERO, 1));
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -8,7 +8,7 @@ use http::uri::Authority;
 use tower_layer::Layer;
 
 use crate::key::{IntoKey, Key, KeyExtractor, from_fn, global};
-use crate::limiter::RateLimiter;
+use crate::limiter::{FailurePolicy, RateLimiter};
 use crate::middleware::headers::Headers;
 use crate::middleware::layer::RateLimitLayer;
 use crate::middleware::service::{CloneService, RateLimit};
@@ -54,7 +54,15 @@ impl OutboundLayer {
     ///
     /// While the store fails, each process [counts alone](crate::FailurePolicy::fall_back), unless the limiter has
     /// another policy. Keys that this process has paused stay paused.
-    pub fn new(limiter: RateLimiter) -> Self {
+    ///
+    /// If the limiter [waits through outages](RateLimiter::wait_through_outages) and has no policy, a request waits until the
+    /// store works again, for at most [`wait_up_to`](Self::wait_up_to): so the limit of the upstream holds over all processes
+    /// during the outage, too. When the wait is over, the answer is that of
+    /// [`closed`](crate::FailurePolicy::closed), a 503.
+    pub fn new(mut limiter: RateLimiter) -> Self {
+        if limiter.is_waiting_through_outages() && limiter.policy().is_none() {
+            limiter = limiter.on_failure(FailurePolicy::closed());
+        }
         let layer = RateLimitLayer::from(limiter).key(from_fn(host));
         Self::from(layer.wait_up_to(DEFAULT_WAIT))
     }
