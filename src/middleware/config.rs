@@ -10,6 +10,7 @@ use http::{Response, StatusCode};
 use super::diagnostics::Diagnostics;
 use super::headers::Headers;
 use super::level::Level;
+use super::outbound::Observer;
 use super::rejection::{Rejection, plain_text};
 use super::skip::Skip;
 use crate::key::{Key, peer_ip};
@@ -44,8 +45,8 @@ pub(super) struct LayerConfig {
     pub(super) closes_rejected_uploads: bool,
     /// `Some` if nothing is rejected.
     pub(super) is_dry_run: bool,
-    /// Whether the service is a client, whose responses pause keys.
-    pub(super) observes: bool,
+    /// `Some` if the service is a client, whose responses pause keys.
+    pub(super) observer: Option<Arc<Observer>>,
     pub(super) diagnostics: Arc<Diagnostics>,
 }
 
@@ -70,7 +71,7 @@ impl LayerConfig {
             grpc: false,
             closes_rejected_uploads: true,
             is_dry_run: false,
-            observes: false,
+            observer: None,
             diagnostics: Arc::default(),
             first,
         }
@@ -146,7 +147,7 @@ impl fmt::Debug for LayerConfig {
             .field("grpc", &self.grpc)
             .field("closes_rejected_uploads", &self.closes_rejected_uploads)
             .field("is_dry_run", &self.is_dry_run)
-            .field("observes", &self.observes)
+            .field("observes", &self.observer.is_some())
             .finish_non_exhaustive()
     }
 }

@@ -12,6 +12,7 @@ use tower_layer::Layer;
 use super::config::LayerConfig;
 use super::headers::Headers;
 use super::level::{Level, MissingKey};
+use super::outbound::Observer;
 use super::rejection::{Rejection, plain_text};
 use super::rejection_response::RejectionResponse;
 use super::service::{CloneService, RateLimit};
@@ -830,8 +831,12 @@ impl RateLimitLayer {
     }
 
     pub(super) fn observing(self) -> Self {
-        self.with(|config| config.observes = true)
+        self.with(|config| config.observer = Some(Arc::default()))
             .level(|level| level.with_limiter(RateLimiter::fresh_blocks))
+    }
+
+    pub(super) fn observe_by(self, change: impl FnOnce(&mut Observer)) -> Self {
+        self.with(|config| change(Arc::make_mut(config.observer.get_or_insert_default())))
     }
 
     fn level(self, change: impl FnOnce(Level) -> Level) -> Self {

@@ -218,7 +218,7 @@ async fn wait_for_store(
     outage: &mut OutageWait,
     waiting: &mut Option<Place>,
 ) -> ControlFlow<Box<FailedCheck>, PendingCheck> {
-    let Some(place) = waiting.as_mut().filter(|_| config.observes) else {
+    let Some(place) = waiting.as_mut().filter(|_| config.observer.is_some()) else {
         return ControlFlow::Break(failed);
     };
     let mut failed = match outage.wait_for_store(failed, place).await {
@@ -282,7 +282,7 @@ fn take_in(
         {
             return ControlFlow::Continue(decided.ask_again());
         }
-    } else if config.observes && !config.is_dry_run && decision.is_paused_meanwhile() {
+    } else if config.observer.is_some() && !config.is_dry_run && decision.is_paused_meanwhile() {
         // The upstream has paused a key since the store was asked.
         let (decision, again) = decided.split();
         Reservation::new(config, decision).give_back();

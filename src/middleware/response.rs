@@ -15,6 +15,7 @@ use http_body::{Body, SizeHint};
 
 use super::config::LayerConfig;
 use super::headers::{Headers, Tightness, inner_remaining, number_value, refill_time};
+use super::outbound::Observer;
 use super::outcome::{Outcome, Pass};
 use super::permit::HeldPermit;
 use super::rejection::{
@@ -71,7 +72,7 @@ pub(super) fn prepare_request(
     Ok(ResponseFinisher {
         decided,
         headers: (!config.is_dry_run).then(|| config.headers.clone()),
-        observes: config.observes,
+        observer: config.observer.clone(),
         settles,
         reservation,
         would_reject,
@@ -87,8 +88,8 @@ pub(super) struct ResponseFinisher {
     decided: Option<DecisionView>,
     /// The headers to write. `None` in a dry run.
     headers: Option<Headers>,
-    /// Whether the upstream may pause the key of the layer's own limiter.
-    observes: bool,
+    /// `Some` if the upstream may pause keys.
+    observer: Option<Arc<Observer>>,
     /// Whether closures of the layer settle the charge by the response.
     settles: bool,
     /// The charge, if the handler or the response may settle it.
@@ -109,8 +110,11 @@ impl ResponseFinisher {
             // The extensions of the response say that a request passed only because of a dry run.
             head.extensions.insert(WouldReject(*rejection));
         } else if let Some(decision) = &self.decided {
-            if self.observes {
-                observe(decision, head);
+            // A layer of this crate around the client may have answered instead of the upstream.
+            if let Some(observer) = &self.observer
+                && head.extensions.get::<Rejection>().is_none()
+            {
+                observer.observe(decision, head);
             }
             if let Some(headers) = &self.headers {
                 add_headers(headers, decision, head);
@@ -140,17 +144,6 @@ impl ResponseFinisher {
                 status,
                 StatusCode::NO_CONTENT | StatusCode::RESET_CONTENT | StatusCode::NOT_MODIFIED
             )
-    }
-}
-
-/// Pauses the key of the layer's own limiter if the upstream asks for it.
-#[cold]
-fn observe(decision: &DecisionView, head: &response::Parts) {
-    let own = decision.limiters().find(|(_, level)| level.place() == 0);
-    // A layer of this crate around the client has answered instead of the upstream.
-    let is_rejection = head.extensions.get::<Rejection>().is_some();
-    if let Some((limiter, own)) = own.filter(|_| !is_rejection) {
-        limiter.observe_head(&own.record().key, head.status, &head.headers);
     }
 }
 

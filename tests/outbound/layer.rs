@@ -43,6 +43,10 @@ impl Upstream {
             let response = Response::builder().header("x-ratelimit-limit", "7");
             let response = match path.as_str() {
                 "/refuse" => response.status(429).header("retry-after", "20"),
+                "/refuse-all" => response
+                    .status(429)
+                    .header("retry-after", "20")
+                    .header("x-ratelimit-global", "true"),
                 _ => response,
             };
             let response = response.body(Body::new()).expect("a response");
@@ -83,6 +87,38 @@ async fn a_refusal_pauses_its_host_and_no_other() {
         200
     );
     assert_eq!(upstream.received().len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_about_another_limit_pauses_that_one_instead() {
+    for (path, is_global) in [("/refuse", false), ("/refuse-all", true)] {
+        let store = MemoryStore::new();
+        let own = RateLimiter::new(store.clone(), Quota::per_second(100)).name("own");
+        let global = RateLimiter::new(store, Quota::per_second(100)).name("global");
+        let levels = RateLimitLayer::from(own.clone())
+            .key(key::from_fn(|parts| {
+                parts.uri.host().unwrap_or_default().to_owned()
+            }))
+            .and(global.clone(), key::global());
+        let layer = OutboundLayer::from(levels).pause_instead(global.clone(), |head| {
+            let is_global = head.headers.contains_key("x-ratelimit-global");
+            is_global.then(Key::global)
+        });
+        let upstream = Upstream::default();
+        let refused = upstream
+            .send(&layer, &format!("http://a.example{path}"))
+            .await;
+        assert_eq!(refused.status(), 429);
+        let source = async |limiter: &RateLimiter, key: Key| {
+            limiter.check(key).await.expect("a decision").source()
+        };
+        let is_own_paused = source(&own, Key::from("a.example")).await == Source::Paused;
+        let is_global_paused = source(&global, Key::global()).await == Source::Paused;
+        assert_eq!((is_own_paused, is_global_paused), (!is_global, is_global));
+        // A request of another host has the global level, too.
+        let other = upstream.send(&layer, "http://b.example/").await.status();
+        assert_eq!(other, if is_global { 429 } else { 200 });
+    }
 }
 
 /// How a request is answered while the next calls of the store fail, and how long that took.

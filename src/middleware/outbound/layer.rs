@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use http::header::HOST;
 use http::request::Parts;
+use http::response;
 use http::uri::Authority;
 use tower_layer::Layer;
 
@@ -108,6 +109,38 @@ impl OutboundLayer {
         Self(self.0.key(key))
     }
 
+    /// Lets an answer pause a key of another limiter, in place of the key of its request.
+    ///
+    /// For an upstream with several limits that says which one has refused: the closure reads it from the head of the answer,
+    /// and returns the key that the answer is about. `None` stands for the key of the request. Call this once for each such
+    /// limiter, and [add](RateLimitLayer::and) the limiter to the layer, so that its pauses refuse the requests.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use http::response::Parts;
+    /// use tollgate::{Key, MemoryStore, OutboundLayer, Quota, RateLimitLayer, RateLimiter, key};
+    ///
+    /// let store = MemoryStore::new();
+    /// let routes = RateLimiter::new(store.clone(), Quota::per_second(5)).name("routes");
+    /// let global = RateLimiter::new(store, Quota::per_second(50)).name("global");
+    ///
+    /// // Discord limits each route, and the bot as a whole.
+    /// let levels = RateLimitLayer::from(routes)
+    ///     .key(key::from_fn(|parts| parts.uri.path().to_owned()))
+    ///     .and(global.clone(), key::global());
+    /// let layer = OutboundLayer::from(levels).pause_instead(global, |head: &Parts| {
+    ///     head.headers.contains_key("x-ratelimit-global").then(Key::global)
+    /// });
+    /// ```
+    pub fn pause_instead(
+        self,
+        limiter: RateLimiter,
+        key: impl Fn(&response::Parts) -> Option<Key> + Send + Sync + 'static,
+    ) -> Self {
+        Self(self.0.observe_by(|observer| observer.add(limiter, key)))
+    }
+
     /// Sets how long a request waits at most. The default is 30 seconds, so that a caller with a timeout of its own
     /// is answered first.
     pub fn wait_up_to(self, max_wait: Duration) -> Self {
@@ -118,7 +151,7 @@ impl OutboundLayer {
 /// Observes the responses, with the settings of a layer: its key, wait, costs, levels and settlements. It adds no headers.
 ///
 /// A response pauses the key of the layer's own limiter, not those of the levels that were
-/// [added](RateLimitLayer::and).
+/// [added](RateLimitLayer::and), unless [`pause_instead`](OutboundLayer::pause_instead) says so.
 impl From<RateLimitLayer> for OutboundLayer {
     fn from(layer: RateLimitLayer) -> Self {
         Self(layer.headers(Headers::none()).observing())

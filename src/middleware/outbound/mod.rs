@@ -2,7 +2,9 @@
 
 mod layer;
 mod observe;
+mod observer;
 mod reset;
 mod upstream_wait;
 
 pub use layer::OutboundLayer;
+pub(super) use observer::Observer;
