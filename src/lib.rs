@@ -93,6 +93,7 @@
 //! | `serde` | [`Quota`], [`Quotas`], [`Plan`] and [`Algorithm`] in configurations, as text or maps; [`KeyStatus`] for customers | |
 //! | `test-util` | [`store::TestClock`] and [`store::TestStore`]: a clock that a test moves, and a store that refuses or fails on request | |
 //! | `tls` | TLS to Redis by rustls, by its URL | |
+//! | `tonic-014` | a [`Rejection`] converts into the `Status` of tonic 0.14 | |
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(
     not(test),

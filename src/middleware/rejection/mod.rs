@@ -9,6 +9,8 @@ mod in_handler;
 mod problem_json;
 mod rejection;
 mod text;
+#[cfg(feature = "tonic-014")]
+mod tonic_014;
 pub(super) mod unread_body;
 
 pub(super) use finish::{lengthen_retry_after, retry_after};

@@ -1,5 +1,6 @@
 //! Rejections as short plain text.
 
+use std::error::Error as StdError;
 use std::fmt;
 
 use bytes::Bytes;
@@ -38,6 +39,17 @@ fn respond(rejection: &Rejection) -> Response<Bytes> {
 impl fmt::Display for Rejection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&String::from_utf8_lossy(line(self).trim_ascii_end()))
+    }
+}
+
+/// The [source](StdError::source) is the error of the store or of the key, which no client may see.
+impl StdError for Rejection {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        match self.reason() {
+            RejectionReason::Refused(_) => None,
+            RejectionReason::NoKey(error) => Some(error),
+            RejectionReason::Failed(error) => Some(error),
+        }
     }
 }
 
