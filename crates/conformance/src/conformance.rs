@@ -241,12 +241,13 @@ impl Conformance {
     /// Returns a limiter and a key for each list of quotas, all in one [group](Store::atomic_group) as far as the store
     /// knows.
     fn in_one_group<const N: usize>(&self, quotas: &[Quotas; N]) -> [ScratchKey; N] {
-        let (mut group, mut tries) = (None, 0..MAX_TRIES);
+        let mut group = None;
+        let mut tries = 0..MAX_TRIES;
         quotas.each_ref().map(|quotas| {
             let mut subject = self.scratch_key(quotas.clone());
-            let of = |subject: &ScratchKey| self.store.atomic_group(subject.subject());
-            let group = *group.get_or_insert_with(|| of(&subject));
-            while of(&subject) != group && tries.next().is_some() {
+            let own = self.store.atomic_group(subject.subject());
+            let group = *group.get_or_insert(own);
+            while self.store.atomic_group(subject.subject()) != group && tries.next().is_some() {
                 subject = self.scratch_key(subject.quotas);
             }
             subject

@@ -271,42 +271,52 @@ async fn shares(kit: &Conformance) -> Result<(), Broken> {
         Share::of("batch").at_most(2),
     ]);
     let none = kit.scratch_key(quota.map_err(|error| Broken::Failed(error.to_string()))?);
-    let (critical, of_critical) = (none.of_share("critical"), |message: Holding| {
-        message.of_share("critical")
-    });
-    let (batch, of_batch) = (none.of_share("batch"), |message: Holding| {
-        message.of_share("batch")
-    });
+    let critical = none.of_share("critical");
+    let batch = none.of_share("batch");
     // Used is the limit less what the share that asks may still take.
     let _ = send(kit, &none, &message(1, 1, 0, 2), (true, 4, NONE)).await?;
-    let _ = send(kit, &batch, &of_batch(message(1, 2, 0, 1)), (true, 5, NONE)).await?;
     let _ = send(
         kit,
         &batch,
-        &of_batch(message(2, 1, 0, 1)),
+        &message(1, 2, 0, 1).of_share("batch"),
+        (true, 5, NONE),
+    )
+    .await?;
+    let _ = send(
+        kit,
+        &batch,
+        &message(2, 1, 0, 1).of_share("batch"),
         (false, 5, NONE),
     )
     .await?;
     let _ = send(kit, &none, &message(2, 2, 0, 1), (false, 5, NONE)).await?;
-    let critical_takes = of_critical(message(2, 3, 0, 2));
+    let critical_takes = message(2, 3, 0, 2).of_share("critical");
     let _ = send(kit, &critical, &critical_takes, (true, 5, NONE)).await?;
     let _ = send(kit, &none, &message(1, 3, 0, 0), (true, 3, NONE)).await?;
     // A bound holds though slots are free.
     let _ = send(
         kit,
         &batch,
-        &of_batch(message(3, 1, 0, 2)),
+        &message(3, 1, 0, 2).of_share("batch"),
         (false, 4, NONE),
     )
     .await?;
-    let never = of_batch(message(3, 2, 0, 3));
+    let never = message(3, 2, 0, 3).of_share("batch");
     let never = send(kit, &batch, &never, (false, 4, NONE)).await?;
-    let mut answers = never.quotas().iter();
     ensure!(
-        answers.all(|quota| quota.retry_after().is_none()),
+        never
+            .quotas()
+            .iter()
+            .all(|quota| quota.retry_after().is_none()),
         "more slots than the bound are never admitted, but the answer has a wait: {never:?}"
     );
-    let _ = send(kit, &batch, &of_batch(message(3, 3, 0, 1)), (true, 5, NONE)).await?;
+    let _ = send(
+        kit,
+        &batch,
+        &message(3, 3, 0, 1).of_share("batch"),
+        (true, 5, NONE),
+    )
+    .await?;
     look(kit, &critical, 4).await
 }
 

@@ -82,8 +82,9 @@ impl ConformanceReport {
 
     /// Returns the name and the outcome of each rule, in the order of the run.
     pub fn outcomes(&self) -> impl Iterator<Item = (&str, &RuleOutcome)> {
-        let outcomes = self.outcomes.iter();
-        outcomes.map(|(rule, outcome)| (rule.as_str(), outcome))
+        self.outcomes
+            .iter()
+            .map(|(rule, outcome)| (rule.as_str(), outcome))
     }
 
     /// Asserts that no rule failed. Rules about operations that the store does not support are ignored.
@@ -92,9 +93,10 @@ impl ConformanceReport {
     ///
     /// Panics with the whole report if a rule failed.
     pub fn assert_passed(&self) {
-        let failed =
-            |(_, outcome): &(String, RuleOutcome)| matches!(outcome, RuleOutcome::Failed(_));
-        assert!(!self.outcomes.iter().any(failed), "{self}");
+        let has_failed = self
+            .outcomes()
+            .any(|(_, outcome)| matches!(outcome, RuleOutcome::Failed(_)));
+        assert!(!has_failed, "{self}");
     }
 
     /// Asserts that every rule passed, and so that the store supports every operation.
@@ -103,8 +105,10 @@ impl ConformanceReport {
     ///
     /// Panics with the whole report if a rule failed, or if the store does not support an operation.
     pub fn assert_complete(&self) {
-        let passed = |(_, outcome): &(String, RuleOutcome)| *outcome == RuleOutcome::Passed;
-        assert!(self.outcomes.iter().all(passed), "{self}");
+        let is_complete = self
+            .outcomes()
+            .all(|(_, outcome)| *outcome == RuleOutcome::Passed);
+        assert!(is_complete, "{self}");
     }
 }
 

@@ -231,7 +231,8 @@ async fn mixed_quotas(kit: &Conformance) -> Result<(), Broken> {
 
 async fn blocks(kit: &Conformance) -> Result<(), Broken> {
     let subject = kit.scratch_key(Quota::per_hour(5));
-    let (limiter, key) = (&subject.limiter, &subject.key);
+    let limiter = &subject.limiter;
+    let key = &subject.key;
     let list = kit.store.parts().block_list;
     let left = || list.blocked_for(limiter, key);
     let block = Block::new(limiter, key, kit.window());
@@ -268,9 +269,11 @@ async fn blocks(kit: &Conformance) -> Result<(), Broken> {
 
 async fn automatic_blocks(kit: &Conformance) -> Result<(), Broken> {
     let subject = kit.scratch_key(Quota::per_hour(5));
-    let (limiter, key) = (&subject.limiter, &subject.key);
+    let limiter = &subject.limiter;
+    let key = &subject.key;
     let list = kit.store.parts().block_list;
-    let (hour, day) = (Duration::from_secs(3_600), Duration::from_secs(86_400));
+    let hour = Duration::from_secs(3_600);
+    let day = Duration::from_secs(86_400);
     let block = |duration| Block::new(limiter, key, duration);
     for (asked, expected, longest, what) in [
         (block(hour).automatic(), true, hour, "an automatic block"),
@@ -530,7 +533,8 @@ async fn reset_after(kit: &Conformance, algorithm: Algorithm) -> Result<(), Brok
                 kit.pass(kit.window() * random.below(1_000) / 6_000).await;
             }
         }
-        let (mut used, mut reset) = (0, Duration::ZERO);
+        let mut used = 0;
+        let mut reset = Duration::ZERO;
         // A window may end between the charge and the look.
         for _ in 0..3 {
             let _ = kit.check(&subject, 1).await?;

@@ -50,7 +50,8 @@ async fn silent_keys(kit: &Conformance) -> Result<(), Broken> {
     } else {
         (SHORT_WINDOW, &AGES_WITH_SHORT_WINDOW[..])
     };
-    let (mut keys, mut schedule) = (Vec::new(), Vec::new());
+    let mut keys = Vec::new();
+    let mut schedule = Vec::new();
     for (fill, again) in ages {
         for algorithm in Algorithm::ALL.iter().copied() {
             let is_log = matches!(algorithm, Algorithm::SlidingLog | Algorithm::SortedSetLog);
@@ -72,16 +73,12 @@ async fn silent_keys(kit: &Conformance) -> Result<(), Broken> {
         }
     }
     schedule.sort_unstable();
-    let (started_at, elapsed) = (Instant::now(), kit.elapsed());
-    let now = || {
-        if kit.is_exact() {
-            Duration::from_micros(kit.elapsed() - elapsed)
-        } else {
-            started_at.elapsed()
-        }
+    let start = Start {
+        at: Instant::now(),
+        elapsed: kit.elapsed(),
     };
     for (due, index) in schedule {
-        let step = due.saturating_sub(now());
+        let step = due.saturating_sub(start.elapsed(kit));
         // The keys of all algorithms are charged at the same times. To move the clock of a store may be a call.
         if !step.is_zero() {
             kit.pass(step).await;
@@ -89,14 +86,31 @@ async fn silent_keys(kit: &Conformance) -> Result<(), Broken> {
         let Some(key) = keys.get_mut(index) else {
             continue;
         };
-        let before = now();
+        let before = start.elapsed(kit);
         let _ = kit.charge(&key.subject, 1).await?;
-        key.charges.push([before, now()]);
+        key.charges.push([before, start.elapsed(kit)]);
         if key.charges.len() == 2 * CHARGES as usize {
-            examine(kit, key, window, now).await?;
+            examine(kit, key, window, &start).await?;
         }
     }
     Ok(())
+}
+
+/// The begin of the charges.
+struct Start {
+    at: Instant,
+    /// By the clock that the kit moves.
+    elapsed: u64,
+}
+
+impl Start {
+    fn elapsed(&self, kit: &Conformance) -> Duration {
+        if kit.is_exact() {
+            Duration::from_micros(kit.elapsed() - self.elapsed)
+        } else {
+            self.at.elapsed()
+        }
+    }
 }
 
 /// Examines a key that has filled again.
@@ -104,21 +118,23 @@ async fn examine(
     kit: &Conformance,
     key: &Filled,
     window: Duration,
-    now: impl Fn() -> Duration,
+    start: &Start,
 ) -> Result<(), Broken> {
     let slack = if kit.is_exact() {
         Duration::ZERO
     } else {
         SLACK
     };
-    let before = now();
+    let before = start.elapsed(kit);
     let used = kit.used(&key.subject).await?;
-    let after = now();
+    let after = start.elapsed(kit);
     // A counter may count for up to two windows.
     let span = if key.is_log { window } else { 2 * window };
-    let charges = key.charges.iter();
-    let most = charges.filter(|[_, end]| *end + span + slack > before);
-    let most = most.count();
+    let most = key
+        .charges
+        .iter()
+        .filter(|[_, end]| *end + span + slack > before)
+        .count();
     ensure!(
         used as usize <= most,
         "{used} units used, where {most} were charged within {span:?}: {:?}",

@@ -84,7 +84,8 @@ fn conserved_units(kit: &Conformance, algorithm: Algorithm) -> Result<(), Broken
     // The window is long, so that no units return meanwhile. With Gcra some do, unless the clock stands still.
     let high = kit.scratch_key(Quota::per_day(LIMIT).with_algorithm(algorithm));
     let low = high.with(Quota::per_day(LIMIT / 2).with_algorithm(algorithm));
-    let (admitted, refunded) = (AtomicU64::new(0), AtomicU64::new(0));
+    let admitted = AtomicU64::new(0);
+    let refunded = AtomicU64::new(0);
     run_threads(async |_, mut random| {
         for _ in 0..CHECKS {
             let subject = if random.below(3) == 0 { &low } else { &high };

@@ -120,7 +120,8 @@ fn parse(map: &Value) -> Option<(Vec<RangeInclusive<u16>>, usize)> {
         }
     }
     served.sort_unstable();
-    let (mut unserved, mut next) = (Vec::new(), 0);
+    let mut unserved = Vec::new();
+    let mut next = 0;
     for (first, last) in served.into_iter().chain([(SLOTS, SLOTS)]) {
         if first > next {
             unserved.push(next..=first - 1);

@@ -76,7 +76,8 @@ pub(crate) fn nodes(replies: Vec<(String, Value)>) -> Vec<Node> {
 pub(crate) fn findings_of(nodes: &[Node], examine: impl Fn(&Info) -> Finding) -> Vec<Finding> {
     let mut found: Vec<(Finding, Vec<&str>)> = Vec::new();
     for node in nodes {
-        let (finding, address) = (examine(&node.info), node.address.as_deref());
+        let finding = examine(&node.info);
+        let address = node.address.as_deref();
         match found.iter_mut().find(|(earlier, _)| *earlier == finding) {
             Some((_, addresses)) => addresses.extend(address),
             None => found.push((finding, address.into_iter().collect())),

@@ -79,7 +79,8 @@ pub(crate) async fn permissions(session: &Session) -> (Finding, Cleanup) {
 }
 
 async fn finding(session: &Session, missing: &Missing) -> Finding {
-    let (mut may_not, mut rules) = (Vec::new(), Vec::new());
+    let mut may_not = Vec::new();
+    let mut rules = Vec::new();
     if !missing.commands.is_empty() {
         let commands = lowercase(&missing.commands);
         may_not.push(format!("run {}", commands.join(", ")));
@@ -90,7 +91,8 @@ async fn finding(session: &Session, missing: &Missing) -> Finding {
         may_not.push(format!("access the keys {prefix}:*"));
         rules.push(format!("~{prefix}:*"));
     }
-    let (mut texts, mut remedies) = (Vec::new(), Vec::new());
+    let mut texts = Vec::new();
+    let mut remedies = Vec::new();
     if !may_not.is_empty() {
         texts.push(format!("the user may not {}", may_not.join(", nor ")));
         let user = user(session).await;

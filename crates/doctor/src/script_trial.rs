@@ -148,7 +148,8 @@ pub(crate) async fn slots(session: &Session, nodes: &[Node]) -> Option<(Finding,
         let Some(error) = replies.into_iter().find_map(Result::err) else {
             continue;
         };
-        let (problem, code) = (hooks::problem(&error), error_code(&error));
+        let problem = hooks::problem(&error);
+        let code = error_code(&error);
         // The keys are random, so a few slots that no master serves may be among them or not.
         if code == Some("CLUSTERDOWN") {
             let coverage = coverage(session).await;

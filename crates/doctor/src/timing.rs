@@ -48,11 +48,9 @@ fn judge(mut samples: Vec<Duration>, deadline: Duration) -> Finding {
     const REMEDY: &str = "move Redis closer, find what keeps it busy (SLOWLOG GET, INFO commandstats), \
                           or raise `RedisStore::deadline`";
     samples.sort_unstable();
-    let at = |percent: usize| {
-        let rank = (samples.len() * percent).div_ceil(100).saturating_sub(1);
-        samples.get(rank).copied().unwrap_or_default()
-    };
-    let (p50, p99, longest) = (at(50), at(99), at(100));
+    let p50 = percentile(&samples, 50);
+    let p99 = percentile(&samples, 99);
+    let longest = percentile(&samples, 100);
     let text = format!(
         "p50 {}, p99 {}, max {} of {}; the deadline is {deadline:?}",
         millis(p50),
@@ -67,6 +65,11 @@ fn judge(mut samples: Vec<Duration>, deadline: Duration) -> Finding {
     } else {
         Finding::ok(ROUND_TRIP, text)
     }
+}
+
+fn percentile(sorted: &[Duration], percent: usize) -> Duration {
+    let rank = (sorted.len() * percent).div_ceil(100).saturating_sub(1);
+    sorted.get(rank).copied().unwrap_or_default()
 }
 
 /// Formats a duration in milliseconds, to hundredths.

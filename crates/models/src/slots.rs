@@ -301,20 +301,19 @@ impl Holder {
     fn end_message(&mut self, rest: Rest) -> Option<Message> {
         let message = self.message.take()?;
         if rest == Rest::Lost {
-            let is_own = |request: &mut Request| request.sequence == message.sequence;
-            self.requests
-                .iter_mut()
-                .for_each(|request| _ = request.take_if(is_own));
+            for request in &mut self.requests {
+                request.take_if(|request| request.sequence == message.sequence);
+            }
         }
         Some(message)
     }
 
     /// Returns whether the server holds slots for it.
     fn has_slots(&self, fault: Option<Fault>) -> bool {
-        let counts = |entry: &Entry| entry.left > 0 || fault == Some(Fault::NoExpiry);
-        self.entry
-            .filter(counts)
-            .is_some_and(|entry| entry.slots > 0)
+        self.entry.is_some_and(|entry| {
+            let counts = entry.left > 0 || fault == Some(Fault::NoExpiry);
+            counts && entry.slots > 0
+        })
     }
 
     /// Returns whether nobody will hear of it any more. `oldest` is the least time that an entry can have left.
@@ -334,7 +333,8 @@ impl Holder {
         let entry = self.entry.iter_mut().map(|entry| &mut entry.sequence);
         let mut all: Vec<&mut u8> = requests.chain(message).chain(entry).collect();
         all.sort_unstable();
-        let (mut last, mut rank) = (0, 0);
+        let mut last = 0;
+        let mut rank = 0;
         for sequence in all {
             rank += u8::from(*sequence != last);
             last = *sequence;
@@ -370,9 +370,10 @@ impl Slots {
 
     /// Returns the ticks of a process for which permits are valid after a message: 0.8 of its lease.
     fn certain_part(&self, lease: i8) -> i8 {
-        match self.has(Fault::WholeLease) {
-            true => lease,
-            false => lease * 4 / 5,
+        if self.has(Fault::WholeLease) {
+            lease
+        } else {
+            lease * 4 / 5
         }
     }
 
@@ -408,16 +409,12 @@ impl Slots {
                 entry.left -= 1;
             }
             let oldest = self.oldest();
-            match self.has(Fault::NoExpiry) {
-                true => holder
+            if !self.has(Fault::NoExpiry) {
+                holder
                     .entry
-                    .iter_mut()
-                    .for_each(|entry| entry.left = entry.left.max(0)),
-                false => {
-                    _ = holder
-                        .entry
-                        .take_if(|entry| entry.left <= oldest && !self.keeps_sum(entry));
-                }
+                    .take_if(|entry| entry.left <= oldest && !self.keeps_sum(entry));
+            } else if let Some(entry) = &mut holder.entry {
+                entry.left = entry.left.max(0);
             }
             if let Some(entry) = &mut holder.entry {
                 entry.left = entry.left.max(oldest);
@@ -438,14 +435,16 @@ impl Slots {
     }
 
     fn send(&self, holder: &mut Holder, wanted: u8) {
-        let held = match self.has(Fault::LostNotStated) {
-            true => holder.held,
-            false => holder.held + holder.lost,
+        let held = if self.has(Fault::LostNotStated) {
+            holder.held
+        } else {
+            holder.held + holder.lost
         };
         let is_over = holder.held + holder.lost == 0 && !holder.is_changed;
-        let sequence = match self.has(Fault::SequenceRestarts) && is_over {
-            true => 1,
-            false => holder.latest_sequence() + 1,
+        let sequence = if self.has(Fault::SequenceRestarts) && is_over {
+            1
+        } else {
+            holder.latest_sequence() + 1
         };
         let request = Request {
             sequence,
@@ -481,37 +480,42 @@ impl Slots {
         holder.returned = 0;
     }
 
+    /// Returns the entry of a holder as the server reads it: clamped, and without slots if its lease has ended.
+    fn entry_now(&self, holder: &Holder, asker_lease: i8) -> Option<Entry> {
+        let latest = match self.fault {
+            Some(Fault::NoClamp) => i8::MAX,
+            Some(Fault::ClampToLeaseOfAsker) => asker_lease,
+            _ => holder.lease,
+        };
+        let entry = holder.entry?;
+        let entry = Entry {
+            left: entry.left.min(latest),
+            ..entry
+        };
+        if entry.left > 0 || self.has(Fault::NoExpiry) {
+            Some(entry)
+        } else if self.keeps_sum(&entry) {
+            Some(Entry { slots: 0, ..entry })
+        } else {
+            None
+        }
+    }
+
     /// Decides a request as the script does.
     fn decide(&self, state: &mut State, at: usize, request: Request) {
         let Some(asker) = state.holders.get(at) else {
             return;
         };
-        let (asker_lease, is_valid) = (asker.lease, asker.valid > 0 || asker.uncharged == 0);
-        let entry_now = |holder: &Holder| {
-            let latest = match self.fault {
-                Some(Fault::NoClamp) => i8::MAX,
-                Some(Fault::ClampToLeaseOfAsker) => asker_lease,
-                _ => holder.lease,
-            };
-            let left = |entry: Entry| entry.left.min(latest);
-            let entry = holder.entry.map(|entry| Entry {
-                left: left(entry),
-                ..entry
-            });
-            let is_live = |entry: &Entry| entry.left > 0 || self.has(Fault::NoExpiry);
-            let without_slots = entry
-                .filter(|entry| self.keeps_sum(entry))
-                .map(|entry| Entry { slots: 0, ..entry });
-            entry.filter(is_live).or(without_slots)
-        };
-        let own = entry_now(asker);
+        let asker_lease = asker.lease;
+        let is_valid = asker.valid > 0 || asker.uncharged == 0;
+        let own = self.entry_now(asker, asker_lease);
         let others = state
             .holders
             .iter()
             .enumerate()
             .filter(|other| other.0 != at);
         let others: u8 = others
-            .filter_map(|other| Some(entry_now(other.1)?.slots))
+            .filter_map(|other| Some(self.entry_now(other.1, asker_lease)?.slots))
             .sum();
         let is_superseded =
             own.is_some_and(|own| own.sequence > request.sequence) && !self.has(Fault::NoSequence);
@@ -533,18 +537,18 @@ impl Slots {
         };
         let used = state.used + due;
         let fits = used + others + base + request.wanted <= self.limit && !is_superseded;
-        let due = match self.has(Fault::RefusalChargesNothing) && !fits {
-            true => 0,
-            false => due,
+        let due = if self.has(Fault::RefusalChargesNothing) && !fits {
+            0
+        } else {
+            due
         };
         let granted = if fits { request.wanted } else { 0 };
         let is_written = fits || request.is_stated && !self.has(Fault::RefusalWritesNothing);
         let is_written = is_written && !is_superseded;
         if is_written || !self.has(Fault::ClampNotWritten) {
-            state
-                .holders
-                .iter_mut()
-                .for_each(|holder| holder.entry = entry_now(holder));
+            for holder in &mut state.holders {
+                holder.entry = self.entry_now(holder, asker_lease);
+            }
         }
         if state.has_stepped {
             state.has_stepped = false;
@@ -614,9 +618,10 @@ impl Slots {
         holder.held += granted.unwrap_or(0);
         holder.is_changed |= has_failed;
         if !has_failed {
-            let acknowledged = match self.has(Fault::ReplyAcknowledgesAll) {
-                true => holder.spent,
-                false => message.spent,
+            let acknowledged = if self.has(Fault::ReplyAcknowledgesAll) {
+                holder.spent
+            } else {
+                message.spent
             };
             holder.acknowledged = holder.acknowledged.max(acknowledged);
         }
@@ -669,21 +674,23 @@ impl Slots {
     /// Adds what may happen to a holder.
     fn holder_actions(&self, state: &State, at: usize, actions: &mut Vec<Action>) -> Option<()> {
         let holder = state.holders.get(at)?;
-        let requests = || holder.requests.iter().flatten();
+        let requests: Vec<Request> = holder.requests.iter().flatten().copied().collect();
+        let mut steps = Vec::new();
         let mut last = None;
-        let different = requests().filter(|request| last.replace(*request) != Some(*request));
-        let mut steps: Vec<_> = different
-            .map(|request| (true, Step::Decide(*request)))
-            .collect();
-        let repeated = |request: &Request| (state.repeats > 0, Step::DecideTwice(*request));
-        steps.extend(requests().map(repeated));
+        for request in &requests {
+            let is_other = last.replace(*request) != Some(*request);
+            steps.push((is_other, Step::Decide(*request)));
+            steps.push((state.repeats > 0, Step::DecideTwice(*request)));
+        }
         if let Some(message) = &holder.message {
             let granted = message.granted.unwrap_or(0);
             // As many slots as one reply can have granted, if the others have granted the rest.
             let least = (granted + 1).saturating_sub(message.replies);
             let lost = (least..=granted.min(1)).map(Some);
             let lost = lost.filter(|_| message.replies > 0).chain([None]);
-            let may_be_late = requests().any(|request| request.sequence == message.sequence);
+            let may_be_late = requests
+                .iter()
+                .any(|request| request.sequence == message.sequence);
             for lost in lost {
                 steps.push((true, Step::Complete(Rest::Lost, lost)));
                 steps.push((may_be_late, Step::Complete(Rest::Late, lost)));
@@ -693,13 +700,13 @@ impl Slots {
         let may_overlap =
             |message: &Message| self.has(Fault::NoSingleFlight) && message.replies == 0;
         let may_send = is_idle || holder.message.as_ref().is_some_and(may_overlap);
-        let may_send = may_send && requests().count() <= LATE;
+        let may_send = may_send && requests.len() <= LATE;
         let is_known = holder.spent == holder.acknowledged;
         let has_news = holder.held + holder.lost > 0 || holder.is_changed || !is_known;
         let is_over = holder.held + holder.lost == 0 && !holder.is_changed;
         let is_counted = holder.is_acknowledged() || self.has(Fault::ForgetsUnacknowledged);
         let may_forget = state.forgets > 0 && is_idle && is_over && is_counted;
-        let may_be_killed = state.kills > 0 && (holder.entry.is_some() || requests().count() > 0);
+        let may_be_killed = state.kills > 0 && (holder.entry.is_some() || !requests.is_empty());
         let wants = u8::from(!has_news)..=self.checks;
         steps.extend(wants.map(|wanted| (may_send, Step::Send(wanted))));
         steps.extend([
@@ -727,8 +734,11 @@ impl Slots {
         match step {
             Step::Send(wanted) => self.send(holder, wanted),
             Step::Decide(request) => {
-                let mut requests = holder.requests.iter_mut();
-                requests.find(|other| **other == Some(request))?.take();
+                holder
+                    .requests
+                    .iter_mut()
+                    .find(|other| **other == Some(request))?
+                    .take();
                 self.decide(state, at, request);
             }
             Step::DecideTwice(request) => {
@@ -742,18 +752,21 @@ impl Slots {
                 state.uses -= 1;
                 holder.held -= 1;
                 holder.uncharged += 1;
-                match self.has(Fault::UnitBeforeSum) {
-                    true => (holder.uncounted, holder.is_changed) = (holder.uncounted + 1, true),
-                    false => holder.spent += 1,
+                if self.has(Fault::UnitBeforeSum) {
+                    holder.uncounted += 1;
+                    holder.is_changed = true;
+                } else {
+                    holder.spent += 1;
                 }
             }
             Step::UseLost => {
                 state.uses -= 1;
                 holder.lost -= 1;
                 holder.uncharged += 1;
-                match self.has(Fault::LostUseNotCounted) {
-                    true => holder.is_changed = true,
-                    false => holder.spent += 1,
+                if self.has(Fault::LostUseNotCounted) {
+                    holder.is_changed = true;
+                } else {
+                    holder.spent += 1;
                 }
             }
             Step::Count => {
@@ -763,9 +776,10 @@ impl Slots {
             Step::Forget => {
                 state.forgets -= 1;
                 // Another key had a higher sum.
-                holder.spent = match self.has(Fault::SumRestarts) {
-                    true => 0,
-                    false => holder.spent + 1,
+                holder.spent = if self.has(Fault::SumRestarts) {
+                    0
+                } else {
+                    holder.spent + 1
                 };
                 holder.acknowledged = holder.spent;
             }
@@ -876,16 +890,20 @@ impl Model for Slots {
             Property::always(
                 "lost permits count until they are dropped",
                 |model: &Self, state: &State| {
-                    let mut holders = state.holders.iter();
-                    holders.all(|holder| holder.held + holder.lost <= model.limit)
+                    state
+                        .holders
+                        .iter()
+                        .all(|holder| holder.held + holder.lost <= model.limit)
                 },
             ),
             Property::always(
                 "a killed process returns its slots in a lease",
                 |model: &Self, state: &State| {
-                    let silent = |holder: &&Holder| holder.is_dead && holder.silent >= holder.lease;
-                    let mut silent = state.holders.iter().filter(silent);
-                    state.has_stepped || !silent.any(|holder| holder.has_slots(model.fault))
+                    state.has_stepped
+                        || !state.holders.iter().any(|holder| {
+                            let is_silent = holder.is_dead && holder.silent >= holder.lease;
+                            is_silent && holder.has_slots(model.fault)
+                        })
                 },
             ),
             Property::always(
@@ -919,7 +937,7 @@ impl Model for Slots {
 }
 
 /// Two processes and a slot, whose messages are lost and late.
-fn two_processes() -> Slots {
+fn two() -> Slots {
     Slots {
         limit: 1,
         leases: vec![2, 2],
@@ -934,20 +952,49 @@ fn two_processes() -> Slots {
     }
 }
 
+fn leases(ticks: &[i8]) -> Slots {
+    with(two(), |model| model.leases = ticks.to_vec())
+}
+
+fn repeated() -> Slots {
+    with(two(), |model| model.repeats = 1)
+}
+
+fn killed() -> Slots {
+    with(two(), |model| model.kills = 1)
+}
+
+fn stepped() -> Slots {
+    with(killed(), |model| model.steps = 1)
+}
+
+fn two_slots() -> Slots {
+    with(two(), |model| model.limit = 2)
+}
+
+fn two_checks() -> Slots {
+    with(two_slots(), |model| model.checks = 2)
+}
+
+fn used() -> Slots {
+    with(two_slots(), |model| model.uses = 2)
+}
+
+fn used_and(change: fn(&mut Slots)) -> Slots {
+    with(used(), change)
+}
+
+fn forgotten() -> Slots {
+    with(used(), |model| model.forgets = 1)
+}
+
+fn alone() -> Slots {
+    with(forgotten(), |model| model.leases = vec![2])
+}
+
 /// Returns the cases: without a fault, and with each.
 pub(crate) fn cases() -> Vec<Case> {
-    let two = two_processes;
-    let leases = |ticks: &[i8]| with(two(), |model| model.leases = ticks.to_vec());
-    let repeated = || with(two(), |model| model.repeats = 1);
-    let killed = || with(two(), |model| model.kills = 1);
-    let stepped = || with(killed(), |model| model.steps = 1);
-    let two_slots = || with(two(), |model| model.limit = 2);
-    let two_checks = || with(two_slots(), |model| model.checks = 2);
     let lost_data = with(two(), |model| model.losses = 1);
-    let used = || with(two_slots(), |model| model.uses = 2);
-    let forgotten = || with(used(), |model| model.forgets = 1);
-    let alone = || with(forgotten(), |model| model.leases = vec![2]);
-    let used_and = |change: fn(&mut Slots)| with(used(), change);
     let sound = [
         ("two processes, one slot", None, two()),
         ("a repeated message", Some(12), repeated()),

@@ -22,10 +22,13 @@ pub(crate) async fn examine(pool: &PgPool, names: &Names) -> Result<Vec<String>,
         .map_err(failed)?;
     let text = |index: usize| row.try_get::<String, _>(index).map_err(failed);
     let mut lines = vec![format!("ok       server: Postgres {}", text(0)?)];
-    lines.push(match row.try_get(1).map_err(failed)? {
-        false => "ok       role: primary".to_owned(),
-        true => "warning  role: a standby cannot count; use the address of the primary".to_owned(),
-    });
+    let is_standby: bool = row.try_get(1).map_err(failed)?;
+    let role = if is_standby {
+        "warning  role: a standby cannot count; use the address of the primary"
+    } else {
+        "ok       role: primary"
+    };
+    lines.push(role.to_owned());
     lines.push(match text(2)?.as_str() {
         "read committed" => "ok       isolation: read committed".to_owned(),
         other => format!(

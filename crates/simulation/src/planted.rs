@@ -27,8 +27,9 @@ pub struct Planted {
 }
 
 fn read_list() -> Vec<Planted> {
-    let lines = LIST.lines();
-    let lines = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
+    let lines = LIST
+        .lines()
+        .filter(|line| !line.is_empty() && !line.starts_with('#'));
     let mut all: Vec<Planted> = Vec::new();
     for line in lines {
         match (line.strip_prefix("    "), all.last_mut()) {

@@ -138,8 +138,10 @@ fn shrunk(plan: &Plan) -> bool {
 fn run_planted(run: &Run) -> bool {
     let mut are_found = true;
     println!("| planted fault | different | promise that breaks | worlds |\n|---|---|---|---|");
-    let faults = Planted::all().iter();
-    for fault in faults.filter(|fault| run.planted.is_none_or(|one| one.name == fault.name)) {
+    for fault in Planted::all() {
+        if run.planted.is_some_and(|one| one.name != fault.name) {
+            continue;
+        }
         assert!(
             fault.is_current(),
             "no script has the rule of {}",

@@ -112,9 +112,11 @@ impl Keyspace {
     /// Returns the keys that have not expired.
     pub fn keys(&self) -> impl Iterator<Item = StoredKey<'_>> {
         let now = self.millis();
-        let live = move |entry: &Entry| entry.expires.is_none_or(|end| end > now);
-        let entries = self.entries.iter().filter(move |(_, entry)| live(entry));
-        entries.map(move |(name, entry)| StoredKey {
+        let live = self
+            .entries
+            .iter()
+            .filter(move |(_, entry)| entry.expires.is_none_or(|end| end > now));
+        live.map(move |(name, entry)| StoredKey {
             name,
             text: match &entry.data {
                 Data::Text(text) => Some(text),

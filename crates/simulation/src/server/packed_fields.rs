@@ -36,8 +36,10 @@ fn fields(format: &[u8]) -> mlua::Result<Vec<Field>> {
     let mut fields = Vec::new();
     let mut rest = format;
     while let Some((code, behind)) = rest.split_first() {
-        let is_digit = |byte: &u8| byte.is_ascii_digit();
-        let digits = behind.iter().take_while(|byte| is_digit(byte)).count();
+        let digits = behind
+            .iter()
+            .take_while(|byte| byte.is_ascii_digit())
+            .count();
         let size = std::str::from_utf8(&behind[..digits]).unwrap_or_default();
         let size: Option<usize> = size.parse().ok();
         rest = &behind[digits..];

@@ -266,9 +266,10 @@ impl Faults {
         let Some(name) = names.get(self.random.below(names.len() as u64) as usize) else {
             return;
         };
-        let value: &[&str] = match self.random.one_in(2) {
-            true => &["SET", "foreign bytes, which are no value", "PX", "60000"],
-            false => &["HSET", "field", "text"],
+        let value: &[&str] = if self.random.one_in(2) {
+            &["SET", "foreign bytes, which are no value", "PX", "60000"]
+        } else {
+            &["HSET", "field", "text"]
         };
         let rest = value[1..].iter().map(|word| word.as_bytes().to_vec());
         let mut command = vec![value[0].as_bytes().to_vec(), name.clone()];

@@ -69,8 +69,9 @@ impl SlotEntries {
     }
 
     fn has(&self, key: &[u8], holder: HolderId) -> bool {
-        let mut entries = self.0.iter();
-        entries.any(|(name, entry)| name == key && entry.holder == holder)
+        self.0
+            .iter()
+            .any(|(name, entry)| name == key && entry.holder == holder)
     }
 }
 
@@ -108,7 +109,8 @@ impl Holders {
             }
             let due = self.due.entry((key.clone(), entry.holder));
             if now > *due.or_insert(now + SLOT_LEASE + LATE) {
-                let (key, slots) = (String::from_utf8_lossy(key), entry.slots);
+                let slots = entry.slots;
+                let key = String::from_utf8_lossy(key);
                 return Some(format!(
                     "{slots} slots of {key} are held by process {process}, which was killed more than a lease ago"
                 ));
@@ -124,15 +126,18 @@ impl Holders {
         after: &SlotEntries,
         server_time: i64,
     ) -> Option<String> {
-        let own_keys = |name: &Vec<u8>| after.0.iter().any(|(key, _)| key == name);
-        self.due.retain(|(name, _), _| !own_keys(name));
-        let taken = after.0.iter().filter(|(_, entry)| entry.slots > 0);
-        let mut taken = taken.filter(|(key, entry)| !before.has(key, entry.holder));
-        let (key, entry) = taken.find(|(key, entry)| {
-            let kept_until = self.kept_until.get(&(key.clone(), entry.holder));
-            kept_until.is_some_and(|until| *until > server_time)
-        })?;
-        let (key, slots) = (String::from_utf8_lossy(key), entry.slots);
+        self.due
+            .retain(|(name, _), _| !after.0.iter().any(|(key, _)| key == name));
+        let (key, entry) = after
+            .0
+            .iter()
+            .filter(|(key, entry)| entry.slots > 0 && !before.has(key, entry.holder))
+            .find(|(key, entry)| {
+                let kept_until = self.kept_until.get(&(key.clone(), entry.holder));
+                kept_until.is_some_and(|until| *until > server_time)
+            })?;
+        let slots = entry.slots;
+        let key = String::from_utf8_lossy(key);
         Some(format!(
             "a late message takes {slots} slots of {key}, which its holder has given back"
         ))
@@ -140,9 +145,9 @@ impl Holders {
 
     /// Remembers until when the entries are kept.
     pub(super) fn remember(&mut self, after: SlotEntries) {
-        let ends = after.0.into_iter();
-        let ends = ends.map(|(key, entry)| ((key, entry.holder), entry.ends));
-        self.kept_until.extend(ends);
+        for (key, entry) in after.0 {
+            self.kept_until.insert((key, entry.holder), entry.ends);
+        }
     }
 
     /// Forgets all times, as the server has lost data or its clock has stepped.

@@ -128,10 +128,12 @@ impl Network {
     /// Lets a message about slots alone arrive a second time. Only these may: they state absolute numbers, and TCP repeats
     /// nothing. A call may carry checks beside them, which would be charged twice.
     fn repeat_later(&mut self, command: &[Vec<u8>]) {
-        let is_key = |arg: &&Vec<u8>| arg.starts_with(b"tollgate:");
-        let mut keys = command.iter().filter(is_key).peekable();
-        let has_keys = keys.peek().is_some();
-        let is_about_slots = has_keys && keys.all(|key| key.ends_with(b":in_flight"));
+        let keys: Vec<_> = command
+            .iter()
+            .filter(|arg| arg.starts_with(b"tollgate:"))
+            .collect();
+        let is_about_slots =
+            !keys.is_empty() && keys.iter().all(|key| key.ends_with(b":in_flight"));
         if is_about_slots && self.random.below(1_000) < self.quality.repeats {
             let at = self.now + 1 + self.random.below(super::limits::SLOT_LEASE);
             let number = self.number();

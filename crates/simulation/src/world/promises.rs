@@ -41,9 +41,13 @@ pub(crate) fn judge_now(world: &mut World, plan: &Plan, keys: &Keyspace) {
 /// Not judged where processes stop: a line lets others pass a task that stands still.
 fn judge_order(world: &mut World, plan: &Plan) {
     let since = world.now.saturating_sub(OVERTAKEN);
-    let overtaken = world.record.overtaken.iter();
-    let late = overtaken.filter(|(_, overtaken)| overtaken.at < since);
-    let late: Vec<(u64, Overtaken)> = late.map(|(call, overtaken)| (*call, *overtaken)).collect();
+    let late: Vec<(u64, Overtaken)> = world
+        .record
+        .overtaken
+        .iter()
+        .filter(|(_, overtaken)| overtaken.at < since)
+        .map(|(call, overtaken)| (*call, *overtaken))
+        .collect();
     for (call, overtaken) in late {
         world.record.overtaken.remove(&call);
         let Overtaken { by, by_waiting, .. } = overtaken;
@@ -74,9 +78,13 @@ fn judge_waits(world: &mut World) {
     });
     let first: Vec<_> = first.collect();
     for (call, limiter, key) in first {
-        let held = world.record.held.values();
-        let held = held.filter(|permit| permit.limiter == limiter && permit.key == key);
-        if (held.count() as u32) < slots_of(limiter) {
+        let held = world
+            .record
+            .held
+            .values()
+            .filter(|permit| permit.limiter == limiter && permit.key == key)
+            .count();
+        if (held as u32) < slots_of(limiter) {
             world.log.violated(format_args!(
                 "call {call} waits for a slot of {limiter} {key}, which is free"
             ));
@@ -129,9 +137,10 @@ fn judge_windows(world: &mut World, plan: &Plan) {
 fn widest(world: &World, key: &str, uses: &[Use], bound: Bound) -> Option<(u32, u32, u64)> {
     let is_fallback = key.contains("in life");
     // Of a process that falls back: the part of one of two replicas, by a clock that may be 5 % fast.
-    let (limit, window) = match is_fallback {
-        true => (bound.units / 2, bound.window / 10 * 9),
-        false => (bound.units, bound.window),
+    let (limit, window) = if is_fallback {
+        (bound.units / 2, bound.window / 10 * 9)
+    } else {
+        (bound.units, bound.window)
     };
     uses.iter().enumerate().find_map(|(index, first)| {
         let from = first.sent;
@@ -274,10 +283,11 @@ fn judge_blocks(world: &mut World, plan: &Plan) {
     }
     let blocks = world.record.blocks.clone();
     for block in blocks {
-        let uses = world.record.unblocked_uses.iter();
-        let unseen = uses
-            .filter(|used| used.sent >= block.from + BLOCK_SEEN && used.answered + 10 <= block.to);
-        if let Some(used) = unseen.copied().next() {
+        let unseen =
+            world.record.unblocked_uses.iter().find(|used| {
+                used.sent >= block.from + BLOCK_SEEN && used.answered + 10 <= block.to
+            });
+        if let Some(used) = unseen.copied() {
             world
                 .log
                 .violated(format_args!("{used:?} passes the block {block:?}"));
@@ -292,9 +302,11 @@ fn judge_blocks(world: &mut World, plan: &Plan) {
 fn judge_rest(world: &mut World, keys: &Keyspace) {
     for stored in keys.keys() {
         let latest = keys.now + SLOT_LEASE as i64 * 1_000;
-        let entries = SlotEntry::all_of(&stored).into_iter();
-        let live = entries.filter(|entry| (keys.now + 1..=latest).contains(&entry.ends));
-        let slots: u32 = live.map(|entry| entry.slots).sum();
+        let slots: u32 = SlotEntry::all_of(&stored)
+            .into_iter()
+            .filter(|entry| (keys.now + 1..=latest).contains(&entry.ends))
+            .map(|entry| entry.slots)
+            .sum();
         if slots > 0 {
             let name = text(stored.name);
             world.log.violated(format_args!(

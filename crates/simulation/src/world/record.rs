@@ -163,14 +163,16 @@ impl Record {
 
     /// Returns how often data was lost or the clock stepped from one time to another.
     pub(crate) fn excuses(&self, from: u64, to: u64) -> u32 {
-        let excuses = self.excuses.iter();
-        let within = excuses.filter(|(at, _)| (from..=to).contains(at));
-        within.count() as u32
+        self.excuses
+            .iter()
+            .filter(|(at, _)| (from..=to).contains(at))
+            .count() as u32
     }
 
     /// Returns whether data was lost since a time.
     pub(crate) fn has_lost_since(&self, from: u64) -> bool {
-        let mut excuses = self.excuses.iter();
-        excuses.any(|(at, excuse)| *excuse == Excuse::Loss && *at >= from)
+        self.excuses
+            .iter()
+            .any(|(at, excuse)| *excuse == Excuse::Loss && *at >= from)
     }
 }

@@ -44,6 +44,11 @@ fn kill_server(server: &mut Server) -> Result<(), Failure> {
     Ok(())
 }
 
+fn empty_server(server: &mut Server) -> Result<(), Failure> {
+    server.command::<()>(&["FLUSHALL"])?;
+    server.command(&["SCRIPT", "FLUSH"])
+}
+
 /// A server that forgets all keys and scripts.
 pub(super) const EMPTIED: Attack = attack(
     "emptied",
