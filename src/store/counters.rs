@@ -105,7 +105,7 @@ impl Counters {
     pub fn judge(&mut self, check: Check<'_>, source: Source, now: u64) -> Answer {
         let (verdicts, row) = self.evaluate_all(check, now);
         self.renew(row, now);
-        answer_of(&check, verdicts, source, now)
+        answer_by_verdicts(&check, verdicts, source, now)
     }
 
     /// Decides checks together, each by the counters at the same index: all of them are charged, or none.
@@ -232,7 +232,7 @@ impl Counters {
             self.update_used_parts(check.subject, &verdicts);
         }
         self.renew(row, now);
-        let mut answer = answer_of(check, verdicts, source, now);
+        let mut answer = answer_by_verdicts(check, verdicts, source, now);
         answer.set_extra_units(extra);
         answer
     }
@@ -663,7 +663,7 @@ impl Count {
     }
 }
 
-fn answer_of(check: &Check<'_>, verdicts: Verdicts, source: Source, now: u64) -> Answer {
+fn answer_by_verdicts(check: &Check<'_>, verdicts: Verdicts, source: Source, now: u64) -> Answer {
     let answers = check.quotas.iter().zip(verdicts);
     let answers = answers.map(|(quota, verdict)| QuotaAnswer::from(verdict).softened(quota));
     Answer::at(now, source, answers)

@@ -14,7 +14,7 @@ pub(super) struct Filter([AtomicU64; WORDS]);
 impl Filter {
     #[inline]
     pub(super) fn may_contain(&self, name: Fingerprint) -> bool {
-        let (word, bit) = bit_of(name);
+        let (word, bit) = position(name);
         let word = self.0.get(word);
         word.is_some_and(|word| word.load(Ordering::Relaxed) & bit != 0)
     }
@@ -22,7 +22,7 @@ impl Filter {
     /// Replaces the content. Concurrent lookups see bits of the old or the new content.
     pub(super) fn replace(&self, names: impl Iterator<Item = Fingerprint>) {
         let mut bits = [0; WORDS];
-        for (word, bit) in names.map(bit_of) {
+        for (word, bit) in names.map(position) {
             if let Some(word) = bits.get_mut(word) {
                 *word |= bit;
             }
@@ -34,7 +34,7 @@ impl Filter {
 }
 
 #[inline]
-fn bit_of(name: Fingerprint) -> (usize, u64) {
+fn position(name: Fingerprint) -> (usize, u64) {
     let [bits, _] = name.halves();
     let word = usize::try_from(bits >> 6).unwrap_or_default() % WORDS;
     (word, 1 << (bits & 63))

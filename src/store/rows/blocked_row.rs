@@ -96,7 +96,7 @@ fn names() -> Vec<RowName> {
     (0..ROWS).map(RowName::of_blocks).collect()
 }
 
-fn row_of(key: &Key) -> usize {
+fn row_number(key: &Key) -> usize {
     let number = fnv_1a(key.as_str().as_bytes()) % ROWS;
     usize::try_from(number).unwrap_or(0)
 }
@@ -140,7 +140,7 @@ impl Operation for BlockKey {
     }
 
     fn run(&mut self, values: &mut [BlockedRow], now: u64) -> (Result<bool, Error>, ToWrite) {
-        let position = row_of(&self.key);
+        let position = row_number(&self.key);
         let has_room = self.has_room(values, now);
         let Some(row) = values.get_mut(position) else {
             return (Err(foreign()), ToWrite::Nothing);
