@@ -1,4 +1,4 @@
-//! The code of `src` without its tests, for the programs of this folder.
+//! The code of a directory without its tests, for the programs of this folder.
 
 use std::fs;
 use std::path::{Path, PathBuf};
