@@ -211,7 +211,7 @@ end
 kinds.counters = function(list)
   local headers, quota, last = '', list, nil
   repeat
-    -- A quota with the header of the one before it judges by the same counter, which the lower limit charges.
+    -- A quota with the header of the one before it is decided by the same counter, which the lower limit charges.
     quota.is_view = last and quota.header == last.header
     headers = quota.is_view and headers or headers .. quota.header
     rules[quota.algorithm](quota)

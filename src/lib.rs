@@ -155,7 +155,7 @@ pub use store::RedisStore;
 #[doc(hidden)]
 pub use store::redis::hooks as __doctor;
 pub use store::{MemoryStore, Store};
-pub use telemetry::RefusedKey;
+pub use telemetry::RejectedKey;
 
 /// Runs the examples of the README as doctests.
 #[cfg(all(doctest, feature = "axum-08", feature = "redis"))]

@@ -14,7 +14,7 @@ pub(crate) enum Listeners {
     None,
     Metrics,
     Refusals,
-    Busiest,
+    TopRejected,
     Checks,
 }
 
@@ -24,7 +24,7 @@ impl Listeners {
         Self::None,
         Self::Metrics,
         Self::Refusals,
-        Self::Busiest,
+        Self::TopRejected,
         Self::Checks,
     ];
 
@@ -34,7 +34,7 @@ impl Listeners {
             Self::None => "none",
             Self::Metrics => "metrics",
             Self::Refusals => "refusals",
-            Self::Busiest => "busiest",
+            Self::TopRejected => "top-rejected",
             Self::Checks => "checks",
         }
     }
@@ -45,7 +45,7 @@ impl Listeners {
             Self::None => "none; with the feature",
             Self::Metrics => "a Prometheus recorder",
             Self::Refusals => "and a log at info",
-            Self::Busiest => "and the 100 busiest refused keys",
+            Self::TopRejected => "and the 100 top rejected keys",
             Self::Checks => "a Prometheus recorder and a log at debug: a line for each check",
         }
     }
@@ -58,7 +58,7 @@ impl Listeners {
         }
         let level = match self {
             Self::NotBuilt | Self::None | Self::Metrics => return,
-            Self::Refusals | Self::Busiest => Level::INFO,
+            Self::Refusals | Self::TopRejected => Level::INFO,
             Self::Checks => Level::DEBUG,
         };
         let log = tracing_subscriber::fmt()
@@ -67,10 +67,10 @@ impl Listeners {
         tracing::subscriber::set_global_default(log.finish()).expect("the first subscriber");
     }
 
-    /// Enables the tracking of refused keys for the row that measures it.
+    /// Enables the tracking of rejected keys for the row that measures it.
     pub(crate) fn configure(self, limiter: RateLimiter) -> RateLimiter {
         match (self, NonZeroUsize::new(100)) {
-            (Self::Busiest, Some(keys)) => limiter.track_refused(keys),
+            (Self::TopRejected, Some(keys)) => limiter.track_rejected_keys(keys),
             _ => limiter,
         }
     }

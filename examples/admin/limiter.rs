@@ -9,7 +9,7 @@ use crate::failure::Failure;
 use crate::key_form::{KeyField, KeyForm};
 
 /// How many of the keys that are refused most the page lists.
-pub(crate) const BUSIEST: usize = 20;
+pub(crate) const TOP_REJECTED: usize = 20;
 
 /// One limiter on the page.
 pub(crate) struct Limiter {
@@ -85,11 +85,11 @@ impl Limiter {
     /// extractor.
     async fn is_listed(&self, key: &Key) -> Result<bool, Failure> {
         let blocked = self.admin.blocked().await?;
-        let busiest = self.admin.busiest_refused(BUSIEST);
+        let top_rejected = self.admin.top_rejected_keys(TOP_REJECTED);
         let mut listed = blocked
             .iter()
             .map(|(key, _)| key)
-            .chain(busiest.iter().map(|busy| &busy.key));
+            .chain(top_rejected.iter().map(|rejected| &rejected.key));
         Ok(listed.any(|listed| listed == key))
     }
 

@@ -41,7 +41,7 @@ struct Login {
 }
 
 /// The answer to a token.
-enum Verdict {
+enum LoginOutcome {
     Valid,
     Wrong,
     Limited(Decision),
@@ -50,15 +50,19 @@ enum Verdict {
 impl Login {
     /// Compares the token, and charges the address if it is wrong, in one check. So of any number of tokens that
     /// arrive at once, a valid one passes only if fewer than ten wrong ones were charged before it.
-    async fn judge(&self, address: Key, sent: Option<&[u8]>) -> Result<Verdict, tollgate::Error> {
+    async fn check(
+        &self,
+        address: Key,
+        sent: Option<&[u8]>,
+    ) -> Result<LoginOutcome, tollgate::Error> {
         // BLAKE3 hashes compare in constant time, so the response time reveals nothing about the token.
         let is_valid = sent.is_some_and(|sent| blake3::hash(sent) == self.token);
         let cost = u32::from(!is_valid);
         let decision = self.attempts.check_n(address, cost).await?;
         Ok(match is_valid {
-            true if decision.remaining() > 0 => Verdict::Valid,
-            false if decision.is_allowed() => Verdict::Wrong,
-            _ => Verdict::Limited(decision),
+            true if decision.remaining() > 0 => LoginOutcome::Valid,
+            false if decision.is_allowed() => LoginOutcome::Wrong,
+            _ => LoginOutcome::Limited(decision),
         })
     }
 }
@@ -73,18 +77,18 @@ async fn authorize(
     let address =
         address.map_err(|error| Failure(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))?;
     let sent = parts.headers.get(AUTHORIZATION).and_then(bearer);
-    Ok(match login.judge(address, sent).await? {
-        Verdict::Valid => {
+    Ok(match login.check(address, sent).await? {
+        LoginOutcome::Valid => {
             let mut response = next.run(Request::from_parts(parts, body)).await;
             let no_store = HeaderValue::from_static("no-store");
             response.headers_mut().insert(CACHE_CONTROL, no_store);
             response
         }
-        Verdict::Wrong => {
+        LoginOutcome::Wrong => {
             let head = [(WWW_AUTHENTICATE, "Bearer")];
             (StatusCode::UNAUTHORIZED, head, "missing or wrong token\n").into_response()
         }
-        Verdict::Limited(decision) => {
+        LoginOutcome::Limited(decision) => {
             let wait = decision.reset_after().as_secs() + 1;
             let head = [(RETRY_AFTER, wait.to_string())];
             let text = format!("too many wrong tokens from this address: try again in {wait} s\n");

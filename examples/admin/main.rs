@@ -49,7 +49,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
     let site = RateLimitLayer::new(store.clone(), "10/hour".parse::<Quota>()?)
         .name("site")
-        .track_refused(TRACKED)
+        .track_rejected_keys(TRACKED)
         // The page shows and lifts these blocks, too.
         .block_after(BlockRule::refusals(100).doubling());
     let api_key = key::header("x-api-key");
@@ -59,17 +59,17 @@ async fn main() -> Result<(), Box<dyn Error>> {
     )
     .name("search")
     .key(api_key.clone())
-    .track_refused(TRACKED);
+    .track_rejected_keys(TRACKED);
     let tenant = key::header("x-tenant-id").plain();
     let user = key::header("x-user-id").plain();
     let exports = RateLimitLayer::new(store.clone(), Quota::in_flight(2))
         .name("exports")
         .key(api_key.clone())
-        .track_refused(TRACKED);
+        .track_rejected_keys(TRACKED);
     let reports = RateLimitLayer::new(store, Quota::per_hour(100))
         .name("reports")
         .key((tenant.clone(), user.clone()))
-        .track_refused(TRACKED);
+        .track_rejected_keys(TRACKED);
     // The text by which an operator names a key, for the extractor of each layer.
     let by_address = KeyForm::address(|address| key::peer_ip().of(address));
     let by_api_key = || KeyForm::header("x-api-key", api_key.clone());

@@ -18,7 +18,7 @@ use tollgate::{Admin, DecisionView, Key, KeyStatus};
 
 use crate::blocks::PageRequest;
 use crate::failure::Failure;
-use crate::limiter::{BUSIEST, KeyInput, Limiter};
+use crate::limiter::{KeyInput, Limiter, TOP_REJECTED};
 use crate::token::Token;
 use crate::{login, page};
 
@@ -101,13 +101,13 @@ async fn view(
         },
     };
     let blocked = request.blocked.of(admin).await?;
-    let busiest = admin.busiest_refused(BUSIEST);
-    let busiest = busiest.iter().map(
+    let top_rejected = admin.top_rejected_keys(TOP_REJECTED);
+    let top_rejected = top_rejected.iter().map(
         |busy| json!({ "key": busy.key.as_str(), "refused": busy.refused, "error": busy.error }),
     );
     Ok(Json(json!({
         "blocked": blocked,
-        "busiest": busiest.collect::<Vec<_>>(),
+        "top_rejected": top_rejected.collect::<Vec<_>>(),
         "key": status,
     })))
 }

@@ -119,7 +119,7 @@ impl Limits {
             search: RateLimitLayer::new(store, [Quota::per_second(5), Quota::per_minute(120)])
                 .name("search")
                 .key(client())
-                .track_refused(const { NonZeroUsize::new(100).unwrap() })
+                .track_rejected_keys(const { NonZeroUsize::new(100).unwrap() })
                 .block_after(const { BlockRule::refusals(1_000).doubling() }),
             // Dry run: admits every request, and counts those that it would reject. The name of the store
             // labels its metrics.
@@ -164,8 +164,8 @@ fn scraped(metrics: &str) -> ([(HeaderName, &'static str); 1], String) {
 
 /// Lists the keys that were refused most. Metrics have no keys as labels, because there are too many.
 fn refused(search: &Admin) -> String {
-    let busiest = search.busiest_refused(10);
-    let lines = busiest.iter().map(|each| {
+    let top_rejected = search.top_rejected_keys(10);
+    let lines = top_rejected.iter().map(|each| {
         let (key, refused, error) = (each.key.as_str(), each.refused, each.error);
         format!("{key} was refused {refused} times, or up to {error} fewer\n")
     });

@@ -1,12 +1,12 @@
 //! The rule of one algorithm over what it stores.
 
 use super::bytes::Bytes;
-use super::quota_check::{Changes, Charge, QuotaCheck, Verdict};
+use super::quota_check::{Changes, Charge, QuotaCheck, QuotaOutcome};
 
 /// A stored count with the rule of its algorithm: a log, a counter, or the slots in flight.
 pub(crate) trait AlgorithmState: Bytes {
     /// Evaluates the check without charging it. Moves units in the future to now.
-    fn evaluate(&mut self, check: &QuotaCheck<'_>) -> Verdict;
+    fn evaluate(&mut self, check: &QuotaCheck<'_>) -> QuotaOutcome;
 
     /// Moves the units of a log that are in the future to now. The other states do so with each check.
     #[must_use]
@@ -19,7 +19,7 @@ pub(crate) trait AlgorithmState: Bytes {
     ///
     /// Only for checks with one quota. With several, call [`evaluate`](Self::evaluate) on each. If all admit,
     /// call [`charge`](Self::charge) on each count, and evaluate each quota again with a cost of 0.
-    fn check(&mut self, check: &QuotaCheck<'_>, expires: u64) -> Verdict;
+    fn check(&mut self, check: &QuotaCheck<'_>, expires: u64) -> QuotaOutcome;
 
     /// Charges a cost, also beyond the limit: as much of it as the count can hold. Of the quotas of a log, the check has the
     /// longest window, with the largest limit asked with it.

@@ -6,7 +6,7 @@
 
 use super::algorithm_state::AlgorithmState;
 use super::bytes::{Bytes, impl_bytes};
-use super::quota_check::{Changes, Charge, QuotaCheck, Verdict};
+use super::quota_check::{Changes, Charge, QuotaCheck, QuotaOutcome};
 use crate::decision::Receipt;
 
 /// A few numbers that count units, and the rule by which the units return.
@@ -98,28 +98,28 @@ impl<T: CountingRule> CounterState<T> {
 
 impl<T: CountingRule + Bytes> AlgorithmState for CounterState<T> {
     #[inline]
-    fn check(&mut self, check: &QuotaCheck<'_>, _: u64) -> Verdict {
+    fn check(&mut self, check: &QuotaCheck<'_>, _: u64) -> QuotaOutcome {
         let changes = self.bring_to_now(check);
         let current = self.counter.current(check);
         let used = current.used(check);
         let cost = u64::from(check.cost);
         if cost == 0 || used + cost > check.limit.into() {
-            let verdict = judge(&current, used, self.generation, *check);
-            return Verdict { changes, ..verdict };
+            let outcome = decide(&current, used, self.generation, *check);
+            return QuotaOutcome { changes, ..outcome };
         }
         self.counter.store(current);
         self.add(check, used);
         let peek = QuotaCheck { cost: 0, ..*check };
-        let verdict = judge(&self.counter, used + cost, self.generation, peek);
+        let outcome = decide(&self.counter, used + cost, self.generation, peek);
         let changes = changes | Changes::CHARGED;
-        Verdict { changes, ..verdict }
+        QuotaOutcome { changes, ..outcome }
     }
 
-    fn evaluate(&mut self, check: &QuotaCheck<'_>) -> Verdict {
+    fn evaluate(&mut self, check: &QuotaCheck<'_>) -> QuotaOutcome {
         let changes = self.bring_to_now(check);
         let current = self.counter.current(check);
-        let verdict = judge(&current, current.used(check), self.generation, *check);
-        Verdict { changes, ..verdict }
+        let outcome = decide(&current, current.used(check), self.generation, *check);
+        QuotaOutcome { changes, ..outcome }
     }
 
     fn charge(&mut self, check: &QuotaCheck<'_>, _: u64) -> Changes {
@@ -173,21 +173,21 @@ impl<T: CountingRule + Bytes> AlgorithmState for CounterState<T> {
 }
 
 #[inline]
-fn judge<T: CountingRule>(
+fn decide<T: CountingRule>(
     current: &T,
     used: u64,
     generation: u64,
     check: QuotaCheck<'_>,
-) -> Verdict {
+) -> QuotaOutcome {
     let limit = i64::from(check.limit);
     let room = limit.saturating_sub_unsigned(used);
     let receipt = Receipt::new(generation, current.position(&check));
-    let verdict = Verdict::new(&check, room, limit, receipt, |units| {
+    let outcome = QuotaOutcome::new(&check, room, limit, receipt, |units| {
         current.time_until(&check, limit.abs_diff(units))
     });
     if T::UNITS_RETURN {
-        verdict
+        outcome
     } else {
-        verdict.without_return()
+        outcome.without_return()
     }
 }

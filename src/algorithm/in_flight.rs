@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::algorithm_state::AlgorithmState;
 use super::arithmetic::saturate;
 use super::bytes::{Bytes, impl_bytes};
-use super::quota_check::{Changes, Charge, QuotaCheck, Verdict};
+use super::quota_check::{Changes, Charge, QuotaCheck, QuotaOutcome};
 use super::share_room::share_room;
 use crate::decision::{Holding, HoldingNote, Receipt, Wait, holder_for};
 use crate::quota::ShareId;
@@ -61,7 +61,7 @@ impl InFlight {
     }
 
     /// Decides whether the slots that a check wants are there. Without a holding, it wants none, and is admitted.
-    pub(crate) fn decide(&self, check: &QuotaCheck<'_>, holding: Option<&Holding>) -> Verdict {
+    pub(crate) fn decide(&self, check: &QuotaCheck<'_>, holding: Option<&Holding>) -> QuotaOutcome {
         let now = check.now;
         let own_id = holding.map(|holding| holding.holder);
         let mut live = self.holders.iter().filter(|holder| holder.end(now) > now);
@@ -81,7 +81,7 @@ impl InFlight {
         let wanted = holding.map(|holding| i64::from(holding.wanted));
         let is_refused =
             before.note == HoldingNote::Superseded || wanted.is_some_and(|wanted| wanted > room);
-        Verdict {
+        QuotaOutcome {
             used: saturate(i64::from(check.limit).abs_diff(room)),
             wait: if wanted.is_some_and(|wanted| wanted > most) {
                 Wait::Never
@@ -159,13 +159,13 @@ impl InFlight {
 
 /// Without a holder, a check changes nothing but entries whose lease has ended.
 impl AlgorithmState for InFlight {
-    fn evaluate(&mut self, check: &QuotaCheck<'_>) -> Verdict {
+    fn evaluate(&mut self, check: &QuotaCheck<'_>) -> QuotaOutcome {
         let changes = self.expire(check.now);
-        let verdict = self.decide(check, None);
-        Verdict { changes, ..verdict }
+        let outcome = self.decide(check, None);
+        QuotaOutcome { changes, ..outcome }
     }
 
-    fn check(&mut self, check: &QuotaCheck<'_>, _: u64) -> Verdict {
+    fn check(&mut self, check: &QuotaCheck<'_>, _: u64) -> QuotaOutcome {
         self.evaluate(check)
     }
 

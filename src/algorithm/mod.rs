@@ -23,5 +23,5 @@ mod total;
 pub(crate) use arithmetic::time_to_live_millis;
 pub(crate) use bytes::Bytes;
 pub(crate) use in_flight::InFlight;
-pub(crate) use quota_check::{Changes, Charge, QuotaCheck, Verdict};
+pub(crate) use quota_check::{Changes, Charge, QuotaCheck, QuotaOutcome};
 pub(crate) use state::CountState;

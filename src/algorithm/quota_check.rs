@@ -1,4 +1,4 @@
-//! The part of a check that concerns one quota, and the algorithm's verdict on it.
+//! The part of a check that concerns one quota, and its outcome.
 
 use std::ops::BitOr;
 
@@ -88,7 +88,7 @@ pub(crate) struct Charge {
 
 /// The result of a check against one quota.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Verdict {
+pub(crate) struct QuotaOutcome {
     pub(crate) used: u32,
     pub(crate) wait: Wait,
     pub(crate) reset: u64,
@@ -97,7 +97,7 @@ pub(crate) struct Verdict {
     pub(crate) receipt: Receipt,
 }
 
-impl Verdict {
+impl QuotaOutcome {
     /// Compares a cost with the units that may be charged now, and with the `most` that may be charged when all units have
     /// returned. `has_room_in` returns the time until so many units may be charged, which are at most these.
     ///
@@ -129,7 +129,7 @@ impl Verdict {
         }
     }
 
-    /// Makes this the verdict of a count to which time returns no units.
+    /// Makes this the outcome of a count to which time returns no units.
     #[inline]
     pub(super) fn without_return(self) -> Self {
         let wait = match self.wait {
@@ -176,9 +176,9 @@ impl BitOr for Changes {
     }
 }
 
-impl From<Verdict> for QuotaAnswer {
+impl From<QuotaOutcome> for QuotaAnswer {
     #[inline]
-    fn from(verdict: Verdict) -> Self {
-        Self::from_micros(verdict.used, verdict.wait, verdict.reset).with_receipt(verdict.receipt)
+    fn from(outcome: QuotaOutcome) -> Self {
+        Self::from_micros(outcome.used, outcome.wait, outcome.reset).with_receipt(outcome.receipt)
     }
 }

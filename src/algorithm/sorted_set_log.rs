@@ -6,7 +6,7 @@
 use super::algorithm_state::AlgorithmState;
 use super::bytes::{Bytes, impl_bytes};
 use super::log::Log;
-use super::quota_check::{Changes, Charge, QuotaCheck, Verdict};
+use super::quota_check::{Changes, Charge, QuotaCheck, QuotaOutcome};
 
 /// The most units that a charge adds.
 const MAX_MEMBERS: u32 = 100_000;
@@ -39,17 +39,17 @@ impl SortedSetLog {
 }
 
 impl AlgorithmState for SortedSetLog {
-    fn check(&mut self, check: &QuotaCheck<'_>, _: u64) -> Verdict {
+    fn check(&mut self, check: &QuotaCheck<'_>, _: u64) -> QuotaOutcome {
         let rewound = self.0.rewind(check);
         let renewed = self.renewed_by_charge(check);
         // The log itself does not expire: the caller renews by the changes.
-        let verdict = self.0.check(check, u64::MAX);
-        let is_charged = verdict.changes.any(Changes::CHARGED);
-        let changes = verdict.changes | rewound | renewed.only_if(is_charged);
-        Verdict { changes, ..verdict }
+        let outcome = self.0.check(check, u64::MAX);
+        let is_charged = outcome.changes.any(Changes::CHARGED);
+        let changes = outcome.changes | rewound | renewed.only_if(is_charged);
+        QuotaOutcome { changes, ..outcome }
     }
 
-    fn evaluate(&mut self, check: &QuotaCheck<'_>) -> Verdict {
+    fn evaluate(&mut self, check: &QuotaCheck<'_>) -> QuotaOutcome {
         self.0.evaluate(check)
     }
 

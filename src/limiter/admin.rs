@@ -13,7 +13,7 @@ use crate::error::{Error, ErrorKind};
 use crate::key::{IntoKey, Key};
 use crate::quota::{BlockRule, IntoQuotas, Quotas};
 use crate::store::{Block, Change};
-use crate::telemetry::RefusedKey;
+use crate::telemetry::RejectedKey;
 
 /// Operations for operators, while the service runs: inspect, reset, credit or block a key of a limiter.
 ///
@@ -372,12 +372,13 @@ impl Admin {
         BlockCounts::new(&limiter.store, &limiter.scope, rule)
     }
 
-    /// Returns the keys that this process has refused most often recently, the busiest first, and at most `max`
-    /// of them. A refusal [counts half](RefusedKey) after 10 minutes.
+    /// Returns the keys that this process has refused most often recently, the most refused first, and at most `max`
+    /// of them. A refusal [counts half](RejectedKey) after 10 minutes.
     ///
-    /// The list is empty unless the limiter [tracks](RateLimiter::track_refused) refused keys.
+    /// The list is empty unless the limiter [tracks](RateLimiter::track_rejected_keys) them.
+    #[doc(alias("busiest_refused"))]
     #[must_use]
-    pub fn busiest_refused(&self, max: usize) -> Vec<RefusedKey> {
-        self.limiter.0.telemetry.most_refused(max)
+    pub fn top_rejected_keys(&self, max: usize) -> Vec<RejectedKey> {
+        self.limiter.0.telemetry.top_rejected_keys(max)
     }
 }

@@ -202,15 +202,16 @@ impl RateLimiter {
     }
 
     /// Tracks the keys that this process refuses most often, for
-    /// [`Admin::busiest_refused`](crate::Admin::busiest_refused). By default, none are tracked.
+    /// [`Admin::top_rejected_keys`](crate::Admin::top_rejected_keys). By default, none are tracked.
     ///
     /// `keys` is the number of tracked keys. With 100, any key with more than 1/100 of all refusals is
     /// found. Each tracked key takes about 250 bytes. Each refusal takes a lock for a few steps, and once a
     /// minute for a scan of the tracked keys.
     ///
     /// Call it before you clone the limiter: earlier clones do not share the list.
+    #[doc(alias("track_refused"))]
     #[must_use]
-    pub fn track_refused(self, keys: NonZeroUsize) -> Self {
+    pub fn track_rejected_keys(self, keys: NonZeroUsize) -> Self {
         self.with(|inner| inner.set_tracked(Some(keys)))
     }
 

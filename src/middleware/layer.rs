@@ -547,7 +547,7 @@ impl RateLimitLayer {
     ///
     /// See [`BlockRule`] for the rule, and [the guide](crate::guide::security#growing-blocks) for the choice of the key:
     /// a block by address locks out everyone who shares the address. To see who would be blocked, run the layer as a
-    /// [dry run](Self::dry_run) first, and watch [refused keys](Self::track_refused). Refusals of a dry run do not count.
+    /// [dry run](Self::dry_run) first, and watch the [top rejected keys](Self::track_rejected_keys). Refusals of a dry run do not count.
     ///
     /// It applies to the first level. Limiters that are [added](Self::and) have
     /// [rules of their own](RateLimiter::block_after).
@@ -791,9 +791,9 @@ impl RateLimitLayer {
         self.with(|config| config.is_dry_run = true)
     }
 
-    /// Tracks the keys that this process refuses most often; see [`RateLimiter::track_refused`].
-    pub fn track_refused(self, keys: NonZeroUsize) -> Self {
-        self.level(|level| level.with_limiter(|limiter| limiter.track_refused(keys)))
+    /// Tracks the keys that this process refuses most often; see [`RateLimiter::track_rejected_keys`].
+    pub fn track_rejected_keys(self, keys: NonZeroUsize) -> Self {
+        self.level(|level| level.with_limiter(|limiter| limiter.track_rejected_keys(keys)))
     }
 
     /// Returns the limiter of this layer, to [inspect or block](crate::Admin) its keys, or to count jobs

@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 
 use crate::algorithm::{
-    Bytes, Changes, Charge, CountState, InFlight, QuotaCheck, Verdict, time_to_live_millis,
+    Bytes, Changes, Charge, CountState, InFlight, QuotaCheck, QuotaOutcome, time_to_live_millis,
 };
 use crate::decision::{Answer, Answers, Holding, QuotaAnswer, Source, Wait};
 use crate::error::{Error, ErrorKind};
@@ -30,18 +30,18 @@ pub struct Counters {
     counts: SmallVec<[Count; 1]>,
 }
 
-/// The outcome of [`Counters::decide`].
+/// The outcome of [`Counters::check_all`].
 #[derive(Debug)]
 #[non_exhaustive]
-pub struct Decided {
+pub struct CheckOutcome {
     /// One answer for each check, in their order.
     pub answers: Answers,
     /// Whether the store has to write the counters back.
     pub is_changed: bool,
 }
 
-/// The verdict on each quota of a check.
-type Verdicts = SmallVec<[Verdict; 2]>;
+/// The outcome of each quota of a check.
+type QuotaOutcomes = SmallVec<[QuotaOutcome; 2]>;
 
 /// The algorithm and the window of a stored count, and the number of a soft quota.
 type CountId = (Algorithm, u64, u8);
@@ -101,47 +101,47 @@ impl Counters {
 
     /// Decides a check as [`check`](Self::check) does, but charges nothing.
     ///
-    /// To decide several checks together, use [`decide`](Self::decide).
-    pub fn judge(&mut self, check: Check<'_>, source: Source, now: u64) -> Answer {
-        let (verdicts, row) = self.evaluate_all(check, now);
+    /// To decide several checks together, use [`check_all`](Self::check_all).
+    pub fn decide(&mut self, check: Check<'_>, source: Source, now: u64) -> Answer {
+        let (outcomes, row) = self.evaluate_all(check, now);
         self.renew(row, now);
-        answer_by_verdicts(&check, verdicts, source, now)
+        answer_by_outcomes(&check, outcomes, source, now)
     }
 
     /// Decides checks together, each by the counters at the same index: all of them are charged, or none.
     ///
     /// Each check has counters of its own: see [`Check::verify_distinct`]. `source` and `now` are those of
     /// [`check`](Self::check).
-    pub fn decide(
+    pub fn check_all(
         counters: &mut [Self],
         checks: &[Check<'_>],
         source: Source,
         now: u64,
-    ) -> Decided {
-        let judged: Answers = match checks {
+    ) -> CheckOutcome {
+        let decided: Answers = match checks {
             // The only check need not know what others would be answered.
             [_] => Answers::default(),
             _ => {
                 let pairs = checks.iter().zip(&mut *counters);
                 pairs
-                    .map(|(check, own)| own.judge(*check, source, now))
+                    .map(|(check, own)| own.decide(*check, source, now))
                     .collect()
             }
         };
         let pairs = checks.iter().zip(counters);
-        let answers = if judged.are_admitted() {
+        let answers = if decided.are_admitted() {
             pairs
                 .map(|(check, own)| own.check(*check, source, now))
                 .collect()
         } else {
             pairs.for_each(|(check, own)| own.state(*check, now));
-            judged
+            decided
         };
         let is_admitted = answers.are_admitted();
         let is_changed = checks
             .iter()
             .any(|check| is_admitted && check.cost > 0 || check.holding.is_some());
-        Decided {
+        CheckOutcome {
             answers,
             is_changed,
         }
@@ -163,38 +163,38 @@ impl Counters {
         let mut row = self.row();
         let id = quota.stored_count(check.lease_micros);
         let check = check.of_quota(quota, now);
-        let verdict = if let Some(count) = self.find(id) {
+        let outcome = if let Some(count) = self.find(id) {
             count.check(check, &mut row)
         } else {
             let mut count = Count::new(id);
-            let verdict = count.check(check, &mut row);
-            if verdict.changes.any(Changes::CHARGED) {
+            let outcome = count.check(check, &mut row);
+            if outcome.changes.any(Changes::CHARGED) {
                 self.counts.push(count);
             }
-            verdict
+            outcome
         };
         // A refusal changes nothing.
         if row.changes != Changes::NONE {
             row.ask(id, &check);
             self.renew(row, now);
         }
-        verdict.into()
+        outcome.into()
     }
 
     /// Checks any number of quotas. Charges what the check asks beyond its cost, up to an eighth of what is left then.
     #[inline(never)]
     fn check_several(&mut self, check: &Check<'_>, source: Source, now: u64) -> Answer {
         let (quotas, cost) = (check.quotas, check.cost);
-        let (mut verdicts, mut row) = self.evaluate_all(*check, now);
+        let (mut outcomes, mut row) = self.evaluate_all(*check, now);
         let mut extra = 0;
-        let has_room = |verdict: &Verdict| verdict.wait == Wait::Zero;
+        let has_room = |outcome: &QuotaOutcome| outcome.wait == Wait::Zero;
         let is_admitted = quotas
             .iter()
-            .zip(&verdicts)
-            .all(|(quota, verdict)| has_room(verdict) || quota.is_soft());
+            .zip(&outcomes)
+            .all(|(quota, outcome)| has_room(outcome) || quota.is_soft());
         if cost > 0 && is_admitted {
-            let judged = quotas.iter().zip(&verdicts);
-            let rooms = judged.map(|(quota, verdict)| quota.limit().saturating_sub(verdict.used));
+            let pairs = quotas.iter().zip(&outcomes);
+            let rooms = pairs.map(|(quota, outcome)| quota.limit().saturating_sub(outcome.used));
             let left = rooms.min().unwrap_or(0).saturating_sub(cost);
             let most = quotas.max_cost().saturating_sub(cost);
             // Neither slots nor units of soft quotas are held in advance.
@@ -208,14 +208,14 @@ impl Counters {
             };
             // A soft quota without room is not charged.
             for (index, quota) in quotas.charging(check.lease_micros) {
-                if verdicts.get(index).is_some_and(has_room) {
+                if outcomes.get(index).is_some_and(has_room) {
                     self.charge(charge, quota, now, &mut row);
                 }
             }
-            let rates = quotas.iter().zip(&mut verdicts);
+            let rates = quotas.iter().zip(&mut outcomes);
             let charged = rates.filter(|(quota, own)| !quota.is_in_flight() && has_room(own));
-            for (quota, verdict) in charged {
-                *verdict = self.evaluate(check.subject.check(0), quota, now, &mut row);
+            for (quota, outcome) in charged {
+                *outcome = self.evaluate(check.subject.check(0), quota, now, &mut row);
             }
         }
         let holding = check.holding.filter(|_| quotas.has_slots());
@@ -223,34 +223,40 @@ impl Counters {
             self.state(*check, now);
         } else if let Some(holding) = holding {
             self.write_slots(holding, true, now);
-            let slots = quotas.iter().zip(&mut verdicts);
-            for (_, verdict) in slots.filter(|(quota, _)| quota.is_in_flight()) {
-                verdict.used = verdict.used.saturating_add(holding.wanted);
+            let slots = quotas.iter().zip(&mut outcomes);
+            for (_, outcome) in slots.filter(|(quota, _)| quota.is_in_flight()) {
+                outcome.used = outcome.used.saturating_add(holding.wanted);
             }
         }
         if cost > 0 {
-            self.update_used_parts(check.subject, &verdicts);
+            self.update_used_parts(check.subject, &outcomes);
         }
         self.renew(row, now);
-        let mut answer = answer_by_verdicts(check, verdicts, source, now);
+        let mut answer = answer_by_outcomes(check, outcomes, source, now);
         answer.set_extra_units(extra);
         answer
     }
 
-    fn evaluate_all(&mut self, check: Check<'_>, now: u64) -> (Verdicts, Row) {
+    fn evaluate_all(&mut self, check: Check<'_>, now: u64) -> (QuotaOutcomes, Row) {
         self.remove_dead(now);
         let mut row = self.row();
-        let verdicts = check.quotas.iter().map(|quota| {
-            let mut verdict = self.evaluate(check, quota, now, &mut row);
+        let outcomes = check.quotas.iter().map(|quota| {
+            let mut outcome = self.evaluate(check, quota, now, &mut row);
             if quota.leaves_out(check.cost) {
-                verdict.wait = Wait::Never;
+                outcome.wait = Wait::Never;
             }
-            verdict
+            outcome
         });
-        (verdicts.collect(), row)
+        (outcomes.collect(), row)
     }
 
-    fn evaluate(&mut self, check: Check<'_>, quota: &Quota, now: u64, row: &mut Row) -> Verdict {
+    fn evaluate(
+        &mut self,
+        check: Check<'_>,
+        quota: &Quota,
+        now: u64,
+        row: &mut Row,
+    ) -> QuotaOutcome {
         let (id, holding) = (quota.stored_count(check.lease_micros), check.holding);
         let check = check.of_quota(quota, now);
         if quota.is_in_flight() {
@@ -262,10 +268,10 @@ impl Counters {
         let Some(count) = self.find(id) else {
             return CountState::empty(id.0).evaluate(&check);
         };
-        let verdict = count.state.evaluate(&check);
-        count.note(verdict.changes, now, row);
-        count.note_soft(verdict.changes, &check);
-        verdict
+        let outcome = count.state.evaluate(&check);
+        count.note(outcome.changes, now, row);
+        count.note_soft(outcome.changes, &check);
+        outcome
     }
 
     /// Takes the granted slots of a check back.
@@ -340,7 +346,7 @@ impl Counters {
         }
     }
 
-    fn update_used_parts(&mut self, subject: Subject<'_>, verdicts: &[Verdict]) {
+    fn update_used_parts(&mut self, subject: Subject<'_>, outcomes: &[QuotaOutcome]) {
         let (quotas, lease) = (subject.quotas, subject.lease_micros);
         for (_, quota) in quotas.charging(lease) {
             if let Some(count) = self.find(quota.stored_count(lease)) {
@@ -348,10 +354,10 @@ impl Counters {
             }
         }
         // A key that only soft quotas count is dropped first when other keys need the room.
-        let judged = quotas.iter().zip(verdicts);
-        for (quota, verdict) in judged.filter(|(quota, _)| !quota.is_soft()) {
+        let pairs = quotas.iter().zip(outcomes);
+        for (quota, outcome) in pairs.filter(|(quota, _)| !quota.is_soft()) {
             if let Some(count) = self.find(quota.stored_count(lease)) {
-                let part = used_part(count.algorithm, verdict.used, quota.limit());
+                let part = used_part(count.algorithm, outcome.used, quota.limit());
                 count.used_part = count.used_part.max(part);
             }
         }
@@ -370,10 +376,10 @@ impl Counters {
             self.charge(check, quota, now, &mut row);
         }
         let quotas = subject.quotas.iter();
-        let verdicts: Verdicts = quotas
+        let outcomes: QuotaOutcomes = quotas
             .map(|quota| self.evaluate(look, quota, now, &mut row))
             .collect();
-        self.update_used_parts(subject, &verdicts);
+        self.update_used_parts(subject, &outcomes);
         self.renew(row, now);
         // A count that takes no units has not begun.
         self.remove_dead(now);
@@ -587,16 +593,16 @@ impl Count {
     }
 
     #[inline]
-    fn check(&mut self, check: QuotaCheck<'_>, row: &mut Row) -> Verdict {
+    fn check(&mut self, check: QuotaCheck<'_>, row: &mut Row) -> QuotaOutcome {
         let rewound = self.state.rewind(&check);
         self.note(rewound, check.now, row);
         let expires = self.expires();
-        let verdict = self.state.check(&check, expires);
-        self.note(verdict.changes, check.now, row);
+        let outcome = self.state.check(&check, expires);
+        self.note(outcome.changes, check.now, row);
         if check.cost > 0 {
-            self.used_part = used_part(self.algorithm, verdict.used, check.limit);
+            self.used_part = used_part(self.algorithm, outcome.used, check.limit);
         }
-        verdict
+        outcome
     }
 
     /// Returns the id with the time for which the last charge may count, in place of the window.
@@ -663,9 +669,14 @@ impl Count {
     }
 }
 
-fn answer_by_verdicts(check: &Check<'_>, verdicts: Verdicts, source: Source, now: u64) -> Answer {
-    let answers = check.quotas.iter().zip(verdicts);
-    let answers = answers.map(|(quota, verdict)| QuotaAnswer::from(verdict).softened(quota));
+fn answer_by_outcomes(
+    check: &Check<'_>,
+    outcomes: QuotaOutcomes,
+    source: Source,
+    now: u64,
+) -> Answer {
+    let answers = check.quotas.iter().zip(outcomes);
+    let answers = answers.map(|(quota, outcome)| QuotaAnswer::from(outcome).softened(quota));
     Answer::at(now, source, answers)
 }
 

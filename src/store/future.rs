@@ -32,26 +32,26 @@ pub(crate) enum FutureState<T> {
 
 /// An answer that a store did not have at once. Smaller than the answer.
 pub(crate) struct WaitingAnswer<T> {
-    sender: AnswerSender<T>,
+    sender: PendingAnswer<T>,
     /// Records the outcome, or, on drop, that the caller gave up.
     recorder: Option<OutcomeRecorder>,
 }
 
-enum AnswerSender<T> {
+enum PendingAnswer<T> {
     Task(oneshot::Receiver<Result<T, Error>>),
     Future(Pin<Box<dyn Future<Output = Result<T, Error>> + Send>>),
 }
 
-/// Sends the answer of a [`StoreFuture`]: see [`StoreFuture::channel`].
+/// Sends the outcome of a [`StoreFuture`]: see [`StoreFuture::channel`].
 ///
-/// If it is dropped without an answer, the caller gets an error of kind [`Unavailable`](crate::ErrorKind::Unavailable).
+/// If it is dropped without an outcome, the caller gets an error of kind [`Unavailable`](crate::ErrorKind::Unavailable).
 #[derive(Debug)]
-pub struct Answerer<T>(oneshot::Sender<Result<T, Error>>);
+pub struct OutcomeSender<T>(oneshot::Sender<Result<T, Error>>);
 
-impl<T> Answerer<T> {
-    /// Sends the answer. Does nothing if the caller gave up.
-    pub fn answer(self, answer: Result<T, Error>) {
-        let _ = self.0.send(answer);
+impl<T> OutcomeSender<T> {
+    /// Sends the outcome. Does nothing if the caller gave up.
+    pub fn send(self, outcome: Result<T, Error>) {
+        let _ = self.0.send(outcome);
     }
 
     /// Returns whether the caller gave up, so that a request that was not sent yet is not needed.
@@ -89,17 +89,17 @@ impl<T> StoreFuture<T> {
 
     /// Boxes a future.
     pub fn boxed(future: impl Future<Output = Result<T, Error>> + Send + 'static) -> Self {
-        Self::waiting(AnswerSender::Future(Box::pin(future)))
+        Self::waiting(PendingAnswer::Future(Box::pin(future)))
     }
 
-    /// Creates the future of an answer that another task sends. Takes no box.
-    pub fn channel() -> (Answerer<T>, Self) {
+    /// Creates the future of an outcome that another task sends. Takes no box.
+    pub fn channel() -> (OutcomeSender<T>, Self) {
         let (sender, receiver) = oneshot::channel();
-        let waiting = Self::waiting(AnswerSender::Task(receiver));
-        (Answerer(sender), waiting)
+        let waiting = Self::waiting(PendingAnswer::Task(receiver));
+        (OutcomeSender(sender), waiting)
     }
 
-    fn waiting(sender: AnswerSender<T>) -> Self {
+    fn waiting(sender: PendingAnswer<T>) -> Self {
         Self(FutureState::Waits(WaitingAnswer {
             sender,
             recorder: None,
@@ -165,10 +165,10 @@ impl<T> Future for WaitingAnswer<T> {
     #[inline]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let answer = match &mut self.sender {
-            AnswerSender::Task(task) => {
+            PendingAnswer::Task(task) => {
                 ready!(Pin::new(task).poll(cx)).unwrap_or_else(|_| Err(sender_dropped()))
             }
-            AnswerSender::Future(future) => ready!(future.as_mut().poll(cx)),
+            PendingAnswer::Future(future) => ready!(future.as_mut().poll(cx)),
         };
         if let Some(recorder) = self.recorder.take() {
             recorder.record(answer.as_ref().map(drop));
@@ -258,8 +258,8 @@ mod tests {
 
     #[test]
     fn a_future_that_is_polled_after_completion_panics() {
-        let (answerer, waiting) = StoreFuture::channel();
-        answerer.answer(Ok(7));
+        let (sender, waiting) = StoreFuture::channel();
+        sender.send(Ok(7));
         for future in [
             StoreFuture::ready(Ok(7)),
             // This inner future would be ready on every poll.

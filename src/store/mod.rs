@@ -55,7 +55,7 @@ mod url_scheme;
 pub use any_store::AnyStore;
 pub(crate) use block_list::BlockList;
 pub use from_url::from_url;
-pub(crate) use future::{Answerer, FutureState, StoreFuture, WaitingAnswer, join_all};
+pub(crate) use future::{FutureState, OutcomeSender, StoreFuture, WaitingAnswer, join_all};
 pub use memory::MemoryStore;
 pub(crate) use protected_store::{ProtectedStore, SendMarks};
 #[cfg(feature = "redis")]

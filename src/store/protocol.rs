@@ -5,8 +5,8 @@
 
 pub use super::block_list::BlockList;
 pub use super::circuit_breaker::CircuitBreaker;
-pub use super::counters::{Counters, Decided};
-pub use super::future::{Answerer, StoreFuture};
+pub use super::counters::{CheckOutcome, Counters};
+pub use super::future::{OutcomeSender, StoreFuture};
 pub use super::real_time::timeout;
 pub use super::refusal_cache::RefusalCache;
 pub use super::requests::{Adjust, Block, Change, Check, OwnedAdjust, OwnedCheck, Subject};

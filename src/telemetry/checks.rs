@@ -1,23 +1,23 @@
-//! Records the outcome of each check: metrics, events and the most refused keys.
+//! Records the outcome of each check: metrics, events and the top rejected keys.
 
 use std::error::Error as StdError;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
-use super::busiest_refused::{MostRefused, RefusedKey};
 use super::events::Events;
 use super::line_limits::OnceFlag;
 use super::marked_keys::Mark;
 use super::metrics::CheckCounts;
 use super::outcome_label::OutcomeLabel;
+use super::top_rejected_keys::{RejectedKey, TopRejectedKeys};
 use crate::decision::{LevelDecision, QuotaDecision, Source};
 
-/// The metrics, events and refused keys of one limiter. Clones of the limiter share them.
+/// The metrics, events and top rejected keys of one limiter. Clones of the limiter share them.
 #[derive(Debug)]
 pub(crate) struct Telemetry {
     pub(crate) counts: CheckCounts,
     pub(crate) events: Events,
-    most_refused: Option<MostRefused>,
+    top_rejected_keys: Option<TopRejectedKeys>,
     /// For the warning about a store that charges nothing beyond a limit.
     pub(crate) charged_to_limit: OnceFlag,
 }
@@ -27,17 +27,19 @@ impl Telemetry {
         Self {
             counts: CheckCounts::new(limiter, store),
             events: Events::new(limiter, store),
-            most_refused: tracked.map(MostRefused::new),
+            top_rejected_keys: tracked.map(TopRejectedKeys::new),
             charged_to_limit: OnceFlag::default(),
         }
     }
 
     pub(crate) fn tracked_keys(&self) -> Option<NonZeroUsize> {
-        self.most_refused.as_ref().map(MostRefused::capacity)
+        self.top_rejected_keys
+            .as_ref()
+            .map(TopRejectedKeys::capacity)
     }
 
-    pub(crate) fn most_refused(&self, max: usize) -> Vec<RefusedKey> {
-        match &self.most_refused {
+    pub(crate) fn top_rejected_keys(&self, max: usize) -> Vec<RejectedKey> {
+        match &self.top_rejected_keys {
             Some(keys) => keys.top(max),
             None => Vec::new(),
         }
@@ -86,7 +88,7 @@ impl Telemetry {
         let source = level.map_or(Source::None, |level| level.source());
         self.counts.count(outcome, source, share);
         self.events.log_refused(outcome, level, quota);
-        if let (Some(keys), Some(level)) = (&self.most_refused, level) {
+        if let (Some(keys), Some(level)) = (&self.top_rejected_keys, level) {
             keys.record(level.key());
         }
     }

@@ -1,8 +1,7 @@
-//! Metrics, events, the outage log and the most refused keys, for operators.
+//! Metrics, events, the outage log and the top rejected keys, for operators.
 //!
 //! Depends only on `decision`, `key`, `error` and `clock`. It makes no decisions.
 
-mod busiest_refused;
 mod checks;
 mod events;
 mod line_limits;
@@ -12,8 +11,8 @@ mod marked_keys;
 mod metrics;
 mod outage_log;
 mod outcome_label;
+mod top_rejected_keys;
 
-pub use busiest_refused::RefusedKey;
 pub(crate) use checks::Telemetry;
 pub(crate) use line_limits::{FailureStreak, LineInterval, OnceFlag};
 #[cfg(test)]
@@ -21,3 +20,4 @@ pub(crate) use log_capture::capture_log;
 pub(crate) use metrics::{HAS_METRICS, LeaseMeter, PermitMeter, PermitWait, StoreMeter};
 pub(crate) use outage_log::OutageLog;
 pub(crate) use outcome_label::{OutcomeLabel, WaitOutcome};
+pub use top_rejected_keys::RejectedKey;

@@ -369,9 +369,10 @@ async fn a_block_of_a_layer_that_waits_is_waited_for_and_no_longer() {
 #[tokio::test]
 async fn the_keys_that_are_refused_most_are_told_blocked_or_not_if_that_was_asked_for() {
     let many = NonZeroUsize::new(10).unwrap();
-    let limiter = RateLimiter::new(MemoryStore::new(), Quota::per_hour(1)).track_refused(many);
+    let limiter =
+        RateLimiter::new(MemoryStore::new(), Quota::per_hour(1)).track_rejected_keys(many);
     let admin = limiter.admin();
-    assert!(admin.busiest_refused(10).is_empty());
+    assert!(admin.top_rejected_keys(10).is_empty());
     admin.block("eve", HOUR).await.unwrap();
     for (key, checks) in [("ada", 1), ("bob", 3), ("eve", 4)] {
         for _ in 0..checks {
@@ -379,7 +380,7 @@ async fn the_keys_that_are_refused_most_are_told_blocked_or_not_if_that_was_aske
         }
     }
     let told = |most| {
-        let told = admin.busiest_refused(most).into_iter();
+        let told = admin.top_rejected_keys(most).into_iter();
         let told = told.map(|busy| (busy.key.as_str().to_owned(), busy.refused, busy.error));
         told.collect::<Vec<_>>()
     };
@@ -393,7 +394,7 @@ async fn the_keys_that_are_refused_most_are_told_blocked_or_not_if_that_was_aske
     for _ in 0..2 {
         let _ = untold.check("ada").await.unwrap();
     }
-    assert!(untold.admin().busiest_refused(10).is_empty());
+    assert!(untold.admin().top_rejected_keys(10).is_empty());
 }
 
 #[tokio::test]

@@ -174,7 +174,7 @@ fn charged_units() -> impl Strategy<Value = u32> {
     ]
 }
 
-/// Whether a stricter quota judges the same meter.
+/// Whether a stricter quota reads the same meter.
 fn is_laxer_of_meter(quota: &Quota, quotas: &[Quota]) -> bool {
     let shares = |other: &&Quota| {
         other.window() == quota.window()

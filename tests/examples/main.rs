@@ -1273,10 +1273,10 @@ async fn a_service_to_watch_tells_what_its_clients_saw_and_whom_it_refused() {
         expected.map(|(limiter, outcome, count)| ((limiter.into(), outcome.into()), count));
     assert_eq!(counted(&address).await, BTreeMap::from(expected));
 
-    let busiest = reqwest::get(format!("http://{address}/refused")).await;
-    let busiest = busiest.expect("an answer").text().await.expect("text");
+    let top_rejected = reqwest::get(format!("http://{address}/refused")).await;
+    let top_rejected = top_rejected.expect("an answer").text().await.expect("text");
     let told = format!("=ada was refused {refused} times, or up to 0 fewer\n");
-    assert!(busiest.ends_with(&told), "{busiest}");
+    assert!(top_rejected.ends_with(&told), "{top_rejected}");
 }
 
 #[tokio::test]
@@ -1592,8 +1592,8 @@ async fn an_operator_looks_at_a_key_and_resets_credits_and_blocks() {
 
     let told = desk.tells(desk.post("/site/view", &json!({}))).await;
     assert_eq!(told["blocked"]["rows"][0]["key"], "ip=127.0.0.1");
-    let busiest = json!([{ "key": "ip=127.0.0.1", "refused": 4, "error": 0 }]);
-    assert_eq!(told["busiest"], busiest);
+    let top_rejected = json!([{ "key": "ip=127.0.0.1", "refused": 4, "error": 0 }]);
+    assert_eq!(told["top_rejected"], top_rejected);
     // As the list shows it.
     let order = json!({ "key": { "kind": "stored", "value": "ip=127.0.0.1" }, "do": "unblock" });
     let unblocked = desk.tells(desk.post("/site/change", &order)).await;

@@ -89,13 +89,13 @@ impl Oracle {
     }
 
     fn admits(&mut self, level: (usize, usize, u32), now: u64) -> bool {
-        let judge = |counts: &mut Counters, check: Check<'_>| {
+        let decide = |counts: &mut Counters, check: Check<'_>| {
             counts
                 .clone()
-                .judge(check, Source::Memory, now)
+                .decide(check, Source::Memory, now)
                 .is_admitted()
         };
-        self.with_check(level, judge)
+        self.with_check(level, decide)
     }
 
     fn charge(&mut self, level: (usize, usize, u32), now: u64) {
@@ -121,7 +121,7 @@ impl Oracle {
     /// The units that count under each quota of a key.
     fn used(&mut self, limiter: usize, key: usize, now: u64) -> Vec<u32> {
         self.with_check((limiter, key, 0), |counts, check| {
-            let answer = counts.clone().judge(check, Source::Memory, now);
+            let answer = counts.clone().decide(check, Source::Memory, now);
             answer.quotas().iter().map(|quota| quota.used()).collect()
         })
     }

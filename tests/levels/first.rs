@@ -410,7 +410,7 @@ impl Twin {
                 .iter()
                 .map(|level| {
                     self.with(*level, |counters, check| {
-                        counters.clone().judge(check, Source::Memory, now)
+                        counters.clone().decide(check, Source::Memory, now)
                     })
                 })
                 .collect();

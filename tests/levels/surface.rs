@@ -282,14 +282,14 @@ async fn a_decision_of_fewer_levels_has_none_of_the_decision_before() {
 async fn a_refusal_is_recorded_at_the_limiter_that_refused() {
     let store = MemoryStore::new();
     let keys = NonZeroUsize::new(10).unwrap();
-    let user = limiter(&store, "user", 5).track_refused(keys);
-    let tenant = limiter(&store, "tenant", 1).track_refused(keys);
+    let user = limiter(&store, "user", 5).track_rejected_keys(keys);
+    let tenant = limiter(&store, "tenant", 1).track_rejected_keys(keys);
     for _ in 0..3 {
         let levels = [user.level("ada"), tenant.level("acme")];
         let _ = RateLimiter::check_all(levels).await.unwrap();
     }
-    assert!(user.admin().busiest_refused(10).is_empty());
-    let refused = tenant.admin().busiest_refused(10);
+    assert!(user.admin().top_rejected_keys(10).is_empty());
+    let refused = tenant.admin().top_rejected_keys(10);
     assert_eq!(refused.len(), 1);
     assert_eq!(refused[0].key.as_str(), "acme");
 }

@@ -164,11 +164,13 @@ async fn an_operator_looks_at_a_key_resets_it_credits_it_and_blocks_it() {
     browser.until("#blocked-rows", |text| text == "none").await;
     assert_eq!(browser.text("#blocked-for").await, "Not blocked.");
     assert_eq!(desk.statuses(1).await, [200]);
-    // From the list of the most refused keys, in the same limiter.
+    // From the list of the top rejected keys, in the same limiter.
     browser
-        .until("#busiest-rows", |text| text == "ip=127.0.0.1 4 Look up")
+        .until("#top-rejected-rows", |text| {
+            text == "ip=127.0.0.1 4 Look up"
+        })
         .await;
-    browser.click("#busiest-rows button").await;
+    browser.click("#top-rejected-rows button").await;
     browser
         .until("#quota-rows", |text| text.starts_with("10/hour 2 8 "))
         .await;
@@ -234,14 +236,16 @@ async fn an_answer_for_a_limiter_that_was_left_meanwhile_is_not_shown_under_the_
         }
         let limiter = browser.find("#limiter").await;
         limiter.select_by_value("search").await.expect("an option");
-        browser.until("#busiest-rows", |text| text == "none").await;
+        browser
+            .until("#top-rejected-rows", |text| text == "none")
+            .await;
         // All that waits for the answer runs before the next command.
         browser.run("window.release()").await;
         browser
             .run("return new Promise((done) => setTimeout(done, 50))")
             .await;
         assert!(!desk.is_shown("#key-status").await, "{path}");
-        assert_eq!(browser.text("#busiest-rows").await, "none", "{path}");
+        assert_eq!(browser.text("#top-rejected-rows").await, "none", "{path}");
         desk.end().await;
     }
 }
@@ -360,14 +364,18 @@ async fn the_key_and_the_lists_are_live_except_while_paused_or_hidden() {
     assert!(!desk.is_shown("#unused").await);
     // A button keeps the focus, although its row is updated.
     browser
-        .until("#busiest-rows", |text| text == "ip=127.0.0.1 1 Look up")
+        .until("#top-rejected-rows", |text| {
+            text == "ip=127.0.0.1 1 Look up"
+        })
         .await;
     browser
-        .run("document.querySelector('#busiest-rows button').focus()")
+        .run("document.querySelector('#top-rejected-rows button').focus()")
         .await;
     let _ = desk.statuses(1).await;
     browser
-        .until("#busiest-rows", |text| text == "ip=127.0.0.1 2 Look up")
+        .until("#top-rejected-rows", |text| {
+            text == "ip=127.0.0.1 2 Look up"
+        })
         .await;
     let label = "return document.activeElement.getAttribute('aria-label')";
     assert_eq!(browser.run(label).await, "Look up ip=127.0.0.1");

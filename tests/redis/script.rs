@@ -137,7 +137,7 @@ fn no_key_is_without_a_time_to_live_after_any_operations() {
 }
 
 #[tokio::test]
-async fn quotas_of_one_window_are_charged_once_and_judged_each() {
+async fn quotas_of_one_window_are_charged_once_and_decided_each() {
     let server = RedisServer::start();
     let quotas = [Quota::per_hour(9), Quota::per_hour(2).with_name("strict")];
     let limiter = RateLimiter::new(store_on(&server), quotas);

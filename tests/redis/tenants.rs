@@ -117,8 +117,8 @@ async fn calls_of_a_check(
 #[tokio::test]
 async fn a_user_and_its_tenant_are_decided_by_one_call_on_a_cluster() {
     for extractors in extractors() {
-        let by_first_part = |store: RedisStore| store.hash_tags(HashTags::ByFirstPart(TAGS));
-        assert_eq!(calls_of_a_check(by_first_part, &extractors).await, 1);
+        let by_prefix = |store: RedisStore| store.hash_tags(HashTags::ByPrefix(TAGS));
+        assert_eq!(calls_of_a_check(by_prefix, &extractors).await, 1);
         assert_eq!(calls_of_a_check(|store| store, &extractors).await, 2);
     }
 }
@@ -127,7 +127,7 @@ async fn a_user_and_its_tenant_are_decided_by_one_call_on_a_cluster() {
 async fn a_store_that_does_not_know_of_the_cluster_decides_a_tenant_by_one_call_too() {
     let server = RedisServer::start_cluster();
     for extractors in extractors() {
-        let store = store_on(&server).hash_tags(HashTags::ByFirstPart(TAGS));
+        let store = store_on(&server).hash_tags(HashTags::ByPrefix(TAGS));
         let tree = Tree::new(&store);
         let keys = keys(&extractors, "acme", "ada");
         let _ = tree.user.peek("nobody").await.unwrap();
@@ -141,7 +141,7 @@ async fn a_store_that_does_not_know_of_the_cluster_decides_a_tenant_by_one_call_
 
 #[tokio::test]
 async fn a_full_tenant_refuses_its_users_and_charges_no_other_tenant() {
-    let (_server, store) = start(|store| store.hash_tags(HashTags::ByFirstPart(TAGS))).await;
+    let (_server, store) = start(|store| store.hash_tags(HashTags::ByPrefix(TAGS))).await;
     let tree = Tree::new(&store);
     for extractors in extractors() {
         let mut admitted = 0;
@@ -161,7 +161,7 @@ async fn a_full_tenant_refuses_its_users_and_charges_no_other_tenant() {
 
 #[tokio::test]
 async fn a_level_in_another_slot_is_asked_in_turn_and_its_refusal_refunds_user_and_tenant() {
-    let (server, store) = start(|store| store.hash_tags(HashTags::ByFirstPart(TAGS))).await;
+    let (server, store) = start(|store| store.hash_tags(HashTags::ByPrefix(TAGS))).await;
     let tree = Tree::new(&store);
     let keys = keys(&extractors()[1], "acme", "ada");
     let (limiter, quotas) = (Key::from("any"), Quotas::from(Quota::per_hour(1)));
@@ -186,10 +186,10 @@ async fn a_level_in_another_slot_is_asked_in_turn_and_its_refusal_refunds_user_a
 
 #[tokio::test]
 async fn a_key_that_an_operator_builds_or_reads_is_the_key_that_is_counted() {
-    let (server, store) = start(|store| store.hash_tags(HashTags::ByFirstPart(TAGS))).await;
+    let (server, store) = start(|store| store.hash_tags(HashTags::ByPrefix(TAGS))).await;
     let tree = Tree::new(&store);
     // Another process.
-    let tool = Tree::new(&store_on(&server).hash_tags(HashTags::ByFirstPart(TAGS)));
+    let tool = Tree::new(&store_on(&server).hash_tags(HashTags::ByPrefix(TAGS)));
     for extractors in extractors() {
         let keys = keys(&extractors, "acme", "ada");
         let (tenant, (_, user)) = &extractors;
@@ -223,7 +223,7 @@ async fn a_key_that_an_operator_builds_or_reads_is_the_key_that_is_counted() {
 
 #[tokio::test]
 async fn a_refund_of_every_algorithm_reaches_the_key() {
-    let (server, store) = start(|store| store.hash_tags(HashTags::ByFirstPart(TAGS))).await;
+    let (server, store) = start(|store| store.hash_tags(HashTags::ByPrefix(TAGS))).await;
     for (_, algorithm) in algorithms() {
         let quota = Quota::new(1_000, 300 * 24 * HOUR).with_algorithm(algorithm);
         let limiter = RateLimiter::new(store.clone(), quota).name(format!("{algorithm:?}"));
@@ -276,7 +276,7 @@ mod on_three_masters {
             .unwrap()
             .deadline(Duration::from_secs(10))
             .block_list_refresh(Duration::ZERO)
-            .hash_tags(HashTags::ByFirstPart(TAGS));
+            .hash_tags(HashTags::ByPrefix(TAGS));
         let tree = Tree::new(&store);
         let masters = &cluster.nodes[..3];
         for extractors in extractors() {

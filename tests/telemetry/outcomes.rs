@@ -147,11 +147,13 @@ async fn checks_by_a_store_outside_have_the_name_of_the_store_as_their_source() 
         log::keep();
         let store = foreign().circuit_breaker(breaker);
         let limiter = RateLimiter::new(store, Quota::per_hour(9));
-        // The name and the list of refused keys are set later, too.
+        // The name and the tracking of rejected keys are set later, too.
         let limiters = [
             limiter.clone(),
             limiter.clone().name("named"),
-            limiter.track_refused(NonZeroUsize::MIN).name("tracked"),
+            limiter
+                .track_rejected_keys(NonZeroUsize::MIN)
+                .name("tracked"),
         ];
         for limiter in limiters {
             let decision = limiter.check(WHO).await.unwrap();
@@ -903,15 +905,15 @@ async fn a_dry_run_tells_of_its_refusals_in_total() {
 }
 
 #[tokio::test]
-async fn the_busiest_refused_keys_are_told_when_asked_for() {
-    let busiest = NonZeroUsize::new(2).unwrap();
-    let layer = layer(MemoryStore::new(), Quota::per_hour(1)).track_refused(busiest);
+async fn the_top_rejected_keys_are_told_when_asked_for() {
+    let tracked = NonZeroUsize::new(2).unwrap();
+    let layer = layer(MemoryStore::new(), Quota::per_hour(1)).track_rejected_keys(tracked);
     for (key, times) in [("a", 3), ("b", 9), ("c", 2)] {
         for _ in 0..times {
             ask(&layer, Some(key)).await;
         }
     }
-    let told = layer.limiter().admin().busiest_refused(9);
+    let told = layer.limiter().admin().top_rejected_keys(9);
     let told: Vec<_> = told
         .iter()
         .map(|key| (key.key.as_str(), key.refused, key.error))
@@ -920,7 +922,7 @@ async fn the_busiest_refused_keys_are_told_when_asked_for() {
         told,
         [("header:x-api-key=b", 8, 0), ("header:x-api-key=c", 3, 2)]
     );
-    assert!(layer.limiter().admin().busiest_refused(0).is_empty());
+    assert!(layer.limiter().admin().top_rejected_keys(0).is_empty());
 }
 
 /// A layer of a user's limit, a tenant's and that of the whole service.
@@ -1001,23 +1003,23 @@ async fn each_level_counts_what_decided_it_while_the_store_fails() {
 }
 
 #[tokio::test]
-async fn the_busiest_refused_keys_of_a_layer_are_told_level_by_level() {
-    let busiest = NonZeroUsize::new(9).unwrap();
+async fn the_top_rejected_keys_of_a_layer_are_told_level_by_level() {
+    let tracked = NonZeroUsize::new(9).unwrap();
     let store = MemoryStore::new();
     let tenants = RateLimiter::new(store.clone(), Quota::per_hour(2)).name("tenant");
     let layer = RateLimitLayer::new(store, Quota::per_hour(9))
         .name("user")
         .key(key::header("x-api-key").plain())
-        .track_refused(busiest)
+        .track_rejected_keys(tracked)
         .and(
-            tenants.track_refused(busiest),
+            tenants.track_rejected_keys(tracked),
             key::header("x-tenant-id").plain(),
         );
     for _ in 0..5 {
         ask_as_tenant(&layer).await;
     }
     let refused = layer.limiters().map(|limiter| {
-        let keys = limiter.admin().busiest_refused(9);
+        let keys = limiter.admin().top_rejected_keys(9);
         let keys = keys
             .iter()
             .map(|key| (key.key.as_str().to_owned(), key.refused));

@@ -174,8 +174,8 @@ function showBlocked({ total, found, page: at, pages, first, rows }) {
   byId("next").disabled = at + 1 >= pages;
 }
 
-function showBusiest(busiest) {
-  showRows("busiest-rows", busiest.map(({ key, refused, error }) => ({
+function showTopRejected(keys) {
+  showRows("top-rejected-rows", keys.map(({ key, refused, error }) => ({
     key,
     texts: [key, error ? `${refused - error} to ${refused}` : refused],
     button: true,
@@ -195,7 +195,7 @@ async function update() {
   const view = await request(`${limiter}/view`, { blocked, key: input });
   if (!isCurrent(limiter) || number !== updates) return;
   showBlocked(view.blocked);
-  showBusiest(view.busiest);
+  showTopRejected(view.top_rejected);
   if (view.key && shown?.input === input) show(limiter, input, view.key);
   put(byId("updated"), `Updated at ${new Date().toLocaleTimeString("en-GB")}.`);
   byId("updated").dataset.failed = false;
@@ -253,7 +253,7 @@ function clear() {
   byId("search").value = "";
   if (byId("confirm").open) byId("confirm").close();
   for (const id of ["key", "blocked-for", "blocked-count", "quotas", "status", "updated"]) byId(id).textContent = "";
-  for (const id of ["quota-rows", "blocked-rows", "busiest-rows"]) byId(id).replaceChildren();
+  for (const id of ["quota-rows", "blocked-rows", "top-rejected-rows"]) byId(id).replaceChildren();
 }
 
 const chosenLimiter = () => limiters.find(({ name }) => name === byId("limiter").value);

@@ -13,7 +13,7 @@
 use super::super::algorithm_state::AlgorithmState;
 use super::super::arithmetic::saturate;
 use super::super::bytes::{Bytes, impl_bytes};
-use super::super::quota_check::{Changes, Charge, QuotaCheck, Verdict};
+use super::super::quota_check::{Changes, Charge, QuotaCheck, QuotaOutcome};
 use super::super::share_room::share_room;
 use super::entries::{LogEntries, Run};
 use crate::decision::{Receipt, Wait};
@@ -44,10 +44,10 @@ impl_bytes!(Log {
 });
 
 impl AlgorithmState for Log {
-    fn evaluate(&mut self, check: &QuotaCheck<'_>) -> Verdict {
+    fn evaluate(&mut self, check: &QuotaCheck<'_>) -> QuotaOutcome {
         let changes = self.rewind(check);
-        let verdict = self.judge(check, self.expired(check.window, check.now));
-        Verdict { changes, ..verdict }
+        let outcome = self.decide(check, self.expired(check.window, check.now));
+        QuotaOutcome { changes, ..outcome }
     }
 
     /// Moves units in the future to now, so that none counts for longer than a window. There are such units after the
@@ -64,7 +64,7 @@ impl AlgorithmState for Log {
     }
 
     #[inline]
-    fn check(&mut self, check: &QuotaCheck<'_>, expires: u64) -> Verdict {
+    fn check(&mut self, check: &QuotaCheck<'_>, expires: u64) -> QuotaOutcome {
         let expired = self.expired(check.window, check.now);
         let used = self.units_after(expired).checked_add(check.cost);
         match used.filter(|used| *used <= check.limit) {
@@ -72,7 +72,7 @@ impl AlgorithmState for Log {
                 let oldest = self.run_time(expired);
                 let changes = self.push(expired, check, expires);
                 let oldest = oldest.unwrap_or_else(|| check.charge_time());
-                Verdict {
+                QuotaOutcome {
                     used,
                     wait: Wait::Zero,
                     // The log is within the limit, so more units are left as soon as the first one returns.
@@ -160,20 +160,20 @@ impl AlgorithmState for Log {
 
 // Runs are counted from the oldest. So the first `n` runs end at `entries[n]`, and the next run is `entries[n + 1]`.
 impl Log {
-    fn check_room(&mut self, check: &QuotaCheck<'_>, expired: usize, expires: u64) -> Verdict {
-        let verdict = self.judge(check, expired);
-        if verdict.wait != Wait::Zero || check.cost == 0 {
-            return verdict;
+    fn check_room(&mut self, check: &QuotaCheck<'_>, expired: usize, expires: u64) -> QuotaOutcome {
+        let outcome = self.decide(check, expired);
+        if outcome.wait != Wait::Zero || check.cost == 0 {
+            return outcome;
         }
         let changes = self.push(expired, check, expires);
-        let verdict = self.evaluate(&QuotaCheck { cost: 0, ..*check });
-        Verdict { changes, ..verdict }
+        let outcome = self.evaluate(&QuotaCheck { cost: 0, ..*check });
+        QuotaOutcome { changes, ..outcome }
     }
 
-    fn judge(&self, check: &QuotaCheck<'_>, expired: usize) -> Verdict {
+    fn decide(&self, check: &QuotaCheck<'_>, expired: usize) -> QuotaOutcome {
         let room = self.room(check, expired);
         let most = self.room(check, self.len());
-        Verdict::new(check, room, most, self.receipt(check), |units| {
+        QuotaOutcome::new(check, room, most, self.receipt(check), |units| {
             self.has_room_in(check, expired, units)
         })
     }

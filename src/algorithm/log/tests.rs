@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::super::algorithm_state::AlgorithmState;
 use super::super::arithmetic::time_to_live_millis;
-use super::super::quota_check::{Changes, Charge, QuotaCheck, Verdict};
+use super::super::quota_check::{Changes, Charge, QuotaCheck, QuotaOutcome};
 use super::super::sorted_set_log::SortedSetLog;
 use super::log::Log;
 use crate::decision::{Receipt, Wait};
@@ -230,31 +230,31 @@ impl StoredLog {
         }
     }
 
-    fn evaluate(&mut self, list: &[Quota], cost: u32, now: u64) -> Vec<Verdict> {
-        let verdicts: Vec<_> = list
+    fn evaluate(&mut self, list: &[Quota], cost: u32, now: u64) -> Vec<QuotaOutcome> {
+        let outcomes: Vec<_> = list
             .iter()
             .map(|quota| quota_check(*quota, self.bucket, cost, now))
             .map(|check| self.log.evaluate(&check))
             .collect();
-        for verdict in &verdicts {
-            self.note(verdict.changes, now);
+        for outcome in &outcomes {
+            self.note(outcome.changes, now);
         }
-        verdicts
+        outcomes
     }
 
-    fn check(&mut self, list: &[Quota], cost: u32, now: u64) -> Vec<Verdict> {
+    fn check(&mut self, list: &[Quota], cost: u32, now: u64) -> Vec<QuotaOutcome> {
         if let [quota] = list {
             let check = quota_check(*quota, self.bucket, cost, now);
             let rewound = self.log.rewind(&check);
             self.note(rewound, now);
             let expires = self.dies_at / 1_000 * 1_000_000;
-            let verdict = self.log.check(&check, expires);
-            self.note(verdict.changes, now);
-            return vec![verdict];
+            let outcome = self.log.check(&check, expires);
+            self.note(outcome.changes, now);
+            return vec![outcome];
         }
-        let verdicts = self.evaluate(list, cost, now);
-        if cost == 0 || !verdicts.iter().all(|verdict| verdict.wait == Wait::Zero) {
-            return verdicts;
+        let outcomes = self.evaluate(list, cost, now);
+        if cost == 0 || !outcomes.iter().all(|outcome| outcome.wait == Wait::Zero) {
+            return outcomes;
         }
         self.charge(list, cost, now);
         self.evaluate(list, 0, now)
@@ -369,13 +369,13 @@ proptest! {
                         model.charge(quotas, cost, now);
                     }
                     let asked = if is_charged { 0 } else { cost };
-                    let verdicts = kept.check(quotas, cost, now);
-                    for (quota, verdict) in quotas.iter().zip(&verdicts) {
-                        let answer = (u64::from(verdict.used), verdict.wait, verdict.reset);
+                    let outcomes = kept.check(quotas, cost, now);
+                    for (quota, outcome) in quotas.iter().zip(&outcomes) {
+                        let answer = (u64::from(outcome.used), outcome.wait, outcome.reset);
                         prop_assert_eq!(answer, model.answer(*quota, asked, now));
                     }
                     if is_charged {
-                        let receipt = verdicts[0].receipt;
+                        let receipt = outcomes[0].receipt;
                         let expected = match bucket {
                             0 => Receipt::default(),
                             _ => Receipt::new(model.generation, model.clock(now)),
@@ -390,8 +390,8 @@ proptest! {
                     model.charge(quotas, units, now);
                     kept.evaluate(quotas, 0, now);
                     kept.charge(quotas, units, now);
-                    for (quota, verdict) in quotas.iter().zip(kept.evaluate(quotas, 0, now)) {
-                        let answer = (u64::from(verdict.used), verdict.wait, verdict.reset);
+                    for (quota, outcome) in quotas.iter().zip(kept.evaluate(quotas, 0, now)) {
+                        let answer = (u64::from(outcome.used), outcome.wait, outcome.reset);
                         prop_assert_eq!(answer, model.answer(*quota, 0, now));
                     }
                 }
@@ -465,20 +465,20 @@ proptest! {
             now += step;
             let quotas = &lists[list];
             let fits = history.fits(quotas, cost, now);
-            let verdicts = kept.check(quotas, cost, now);
-            let admitted = verdicts.iter().all(|verdict| verdict.wait == Wait::Zero);
+            let outcomes = kept.check(quotas, cost, now);
+            let admitted = outcomes.iter().all(|outcome| outcome.wait == Wait::Zero);
             prop_assert_eq!(admitted, fits);
             if admitted {
                 history.0.push((Model { bucket, ..Model::default() }.clock(now), cost.into()));
             }
-            let longest = verdicts
+            let longest = outcomes
                 .iter()
-                .filter_map(|verdict| match verdict.wait {
+                .filter_map(|outcome| match outcome.wait {
                     Wait::Micros(wait) => Some(wait),
                     Wait::Zero | Wait::Never => None,
                 })
                 .max();
-            if let Some(wait) = longest && verdicts.iter().all(|verdict| verdict.wait != Wait::Never) {
+            if let Some(wait) = longest && outcomes.iter().all(|outcome| outcome.wait != Wait::Never) {
                 prop_assert!(history.fits(quotas, cost, now + wait));
                 prop_assert!(!history.fits(quotas, cost, now + wait - 1));
             }
@@ -503,8 +503,8 @@ fn a_long_window_that_was_asked_once_keeps_no_more_runs_than_its_limit() {
     let mut most = 0;
     for _ in 0..100_000 {
         now += 5_000;
-        let verdicts = kept.check(&[(1_000_000, 100)], 1, now);
-        admitted += u32::from(verdicts[0].changes.any(Changes::CHARGED));
+        let outcomes = kept.check(&[(1_000_000, 100)], 1, now);
+        admitted += u32::from(outcomes[0].changes.any(Changes::CHARGED));
         most = most.max(kept.log.parts().3.len());
     }
     assert_eq!(admitted, 500 * 100);
@@ -542,8 +542,8 @@ fn positions_that_begin_again_admit_nothing() {
     }
 }
 
-fn is_admitted(verdicts: &[Verdict]) -> bool {
-    verdicts[0].wait == Wait::Zero
+fn is_admitted(outcomes: &[QuotaOutcome]) -> bool {
+    outcomes[0].wait == Wait::Zero
 }
 
 #[test]

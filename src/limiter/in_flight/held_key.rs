@@ -10,7 +10,7 @@ use crate::limiter::line::{Room, Want};
 use crate::planted::is_planted;
 use crate::quota::{Quota, Quotas, ShareId};
 use crate::random::jittered;
-use crate::store::{Answerer, ProtectedStore, StoreFuture, Subject};
+use crate::store::{OutcomeSender, ProtectedStore, StoreFuture, Subject};
 use crate::telemetry::PermitMeter;
 
 /// How long releases are gathered for one message, in microseconds.
@@ -27,7 +27,7 @@ const MAX_RETRY: u64 = 50_000_000;
 const LEASE_IN_PROCESS: u64 = 36_525 * 86_400 * 1_000_000;
 
 /// Waits until the store knows what was given back.
-pub(super) type Listener = Answerer<()>;
+pub(super) type Listener = OutcomeSender<()>;
 
 /// The slots that this process holds of a key.
 pub(super) struct HeldKey {

@@ -187,7 +187,7 @@ impl Outbox {
             drop(caller.send(taken));
         }
         for (listener, outcome) in self.acknowledged {
-            listener.answer(outcome);
+            listener.send(outcome);
         }
         drop(self.woken);
     }

@@ -63,7 +63,7 @@ impl MemoryCounts {
         let (mut shards, now) = self.keys.lock_all(names, &self.clock);
         let answers: Answers = checks
             .iter()
-            .map(|check| self.judge(&mut shards, *check, now))
+            .map(|check| self.decide(&mut shards, *check, now))
             .collect();
         if !answers.are_admitted() {
             for check in checks.iter().filter(|check| check.holding.is_some()) {
@@ -95,7 +95,7 @@ impl MemoryCounts {
                     if other.fingerprint() == name {
                         refused.clone()
                     } else {
-                        self.judge(&mut shards, *other, now)
+                        self.decide(&mut shards, *other, now)
                     }
                 })
                 .collect());
@@ -125,17 +125,17 @@ impl MemoryCounts {
         }
     }
 
-    fn judge(&self, shards: &mut LockedShards<'_>, check: Check<'_>, now: u64) -> Answer {
+    fn decide(&self, shards: &mut LockedShards<'_>, check: Check<'_>, now: u64) -> Answer {
         let name = check.fingerprint();
         if let Some(counters) = shards.get_mut(name).and_then(|shard| shard.get_mut(name)) {
-            return counters.judge(check, Source::Memory, now);
+            return counters.decide(check, Source::Memory, now);
         }
         if let Some((mut shard, now, shared)) = self.overflow.active(check.subject, &self.clock)
             && let Some(counters) = shard.get_mut(shared.name)
         {
-            return counters.judge(check, Source::Memory, now);
+            return counters.decide(check, Source::Memory, now);
         }
-        Counters::new().judge(check, Source::Memory, now)
+        Counters::new().decide(check, Source::Memory, now)
     }
 
     /// Writes the slots that the holder of a check states although the check is refused.

@@ -82,19 +82,19 @@ impl Client {
             Err(error) => return StoreFuture::ready(Err(error)),
         };
         let route = self.route_from(&runtime, slot);
-        let (answerer, future) = StoreFuture::channel();
+        let (sender, future) = StoreFuture::channel();
         let client = Arc::clone(self);
         let deadline = self.deadline;
         runtime.spawn(async move {
             let mut call = pin!(call(client, route.clone()));
             match Deadline::new(deadline).wait(call.as_mut()).await {
-                Ok(outcome) => answerer.answer(outcome),
+                Ok(outcome) => sender.send(outcome),
                 Err(late) => {
                     let error = match route.obstacle() {
                         Some(obstacle) => obstacle.into_error(deadline),
                         None => error::timeout(&route.server(), deadline, late),
                     };
-                    answerer.answer(Err(error));
+                    sender.send(Err(error));
                     let _ = call.await;
                 }
             }

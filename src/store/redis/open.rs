@@ -58,7 +58,7 @@ impl Setting {
 
 const TEXT: &str = "must not be empty";
 const DURATION: &str = "is a number with a unit, like 50ms or 1s";
-const TAGS: &str = "is a number from 1 to 65535, or `first-part:` and such a number";
+const TAGS: &str = "is a number from 1 to 65535, or `prefix:` and such a number";
 
 const SETTINGS: [Setting; 8] = [
     Setting {
@@ -139,8 +139,8 @@ fn text(value: &str) -> Option<&str> {
 }
 
 fn tags(value: &str) -> Option<HashTags> {
-    match value.strip_prefix("first-part:") {
-        Some(tags) => tags.parse().ok().map(HashTags::ByFirstPart),
+    match value.strip_prefix("prefix:") {
+        Some(tags) => tags.parse().ok().map(HashTags::ByPrefix),
         None => value.parse().ok().map(HashTags::Shared),
     }
 }
@@ -258,9 +258,9 @@ mod tests {
                 assert!(by_url.contains(part), "{by_url}");
             }
         }
-        let first_part = RedisStore::open("redis://a?hash_tags=first-part:48").unwrap();
-        let first_part = format!("{first_part:?}");
-        assert!(first_part.contains("ByFirstPart(48)"), "{first_part}");
+        let by_prefix = RedisStore::open("redis://a?hash_tags=prefix:48").unwrap();
+        let by_prefix = format!("{by_prefix:?}");
+        assert!(by_prefix.contains("ByPrefix(48)"), "{by_prefix}");
     }
 
     #[test]
@@ -281,7 +281,7 @@ mod tests {
             ("deadline=0ms", "`deadline` is a number from 1"),
             ("deadline=-1s", "`deadline` is"),
             ("hash_tags=65536", "`hash_tags` is a number from 1 to 65535"),
-            ("hash_tags=first-part:many", "or `first-part:` and such"),
+            ("hash_tags=prefix:many", "or `prefix:` and such"),
             ("slots=off", "`slots` is `on`, or left out"),
             (
                 "refusal_cache=soon",

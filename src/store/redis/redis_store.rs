@@ -77,7 +77,7 @@ pub(crate) trait FeatureRedis1 {
 /// | `prefix` | text | [`prefix`](Self::prefix) |
 /// | `name` | text | [`name`](Self::name) |
 /// | `deadline` | a number with a unit: `us`, `ms`, `s`, `m` | [`deadline`](Self::deadline) |
-/// | `hash_tags` | a number from 1 to 65535: [`HashTags::Shared`](crate::store::HashTags::Shared); `first-part:` and such a number: [`ByFirstPart`](crate::store::HashTags::ByFirstPart) | [`hash_tags`](Self::hash_tags) |
+/// | `hash_tags` | a number from 1 to 65535: [`HashTags::Shared`](crate::store::HashTags::Shared); `prefix:` and such a number: [`ByPrefix`](crate::store::HashTags::ByPrefix) | [`hash_tags`](Self::hash_tags) |
 /// | `slots` | `on` | [`by_slot`](Self::by_slot) |
 /// | `refusal_cache` | a number with a unit | [`refusal_cache`](Self::refusal_cache) |
 /// | `block_list_refresh` | a number with a unit | [`block_list_refresh`](Self::block_list_refresh) |

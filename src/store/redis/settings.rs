@@ -156,7 +156,7 @@ impl RedisStore {
     /// # #[cfg(not(feature = "cluster"))]
     /// # let store = RedisStore::open("redis://10.0.0.1:7000")?;
     /// const TAGS: NonZeroU16 = NonZeroU16::new(48).unwrap(); // 16 for each of three masters
-    /// let store = store.hash_tags(HashTags::ByFirstPart(TAGS));
+    /// let store = store.hash_tags(HashTags::ByPrefix(TAGS));
     /// let tenant = key::header("x-tenant-id");
     /// let layer = RateLimitLayer::new(store.clone(), Quota::per_minute(60))
     ///     .name("user")

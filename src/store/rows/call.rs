@@ -3,7 +3,7 @@
 use super::requests::{Request, RowValue, ToWrite};
 use super::row_name::RowName;
 use crate::error::Error;
-use crate::store::future::Answerer;
+use crate::store::future::OutcomeSender;
 
 /// An operation of a store on rows.
 pub(super) trait Operation: Send + Sync + 'static {
@@ -33,11 +33,11 @@ pub(super) struct Call<O: Operation> {
     operation: O,
     names: Vec<RowName>,
     answer: Option<Result<O::Answer, Error>>,
-    caller: Answerer<O::Answer>,
+    caller: OutcomeSender<O::Answer>,
 }
 
 impl<O: Operation> Call<O> {
-    pub(super) fn new(operation: O, caller: Answerer<O::Answer>) -> Self {
+    pub(super) fn new(operation: O, caller: OutcomeSender<O::Answer>) -> Self {
         Self {
             names: operation.names(),
             operation,
@@ -72,6 +72,6 @@ impl<O: Operation> Request<O::Value> for Call<O> {
         if let Ok(answer) = &answer {
             self.operation.take_effect(answer);
         }
-        self.caller.answer(answer);
+        self.caller.send(answer);
     }
 }

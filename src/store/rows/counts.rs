@@ -48,7 +48,7 @@ impl Operation for DecideChecks {
 
     fn run(&mut self, values: &mut [Counters], now: u64) -> (Result<Answers, Error>, ToWrite) {
         let checks: Vec<_> = self.checks.iter().map(OwnedCheck::check).collect();
-        let decided = Counters::decide(values, &checks, Source::Other, now);
+        let decided = Counters::check_all(values, &checks, Source::Other, now);
         let to_write = if decided.is_changed {
             ToWrite::All
         } else {

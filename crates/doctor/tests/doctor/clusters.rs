@@ -175,7 +175,7 @@ async fn the_capacity_says_how_many_checks_a_process_can_send() {
 async fn a_store_whose_keys_share_tags_has_no_problem() {
     const TAGS: NonZeroU16 = NonZeroU16::new(48).unwrap();
     let server = RedisServer::start_cluster();
-    let store = store_on(&server).hash_tags(HashTags::ByFirstPart(TAGS));
+    let store = store_on(&server).hash_tags(HashTags::ByPrefix(TAGS));
     let limiter = |name: &str| RateLimiter::new(store.clone(), Quota::per_hour(9)).name(name);
     let (user, service) = (limiter("user"), limiter("service"));
     // A call with keys of several slots tells the store that this is a cluster.

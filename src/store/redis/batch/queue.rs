@@ -331,7 +331,7 @@ mod tests {
     use crate::error::ErrorKind;
     use crate::key::Key;
     use crate::quota::{Algorithm, Quota, Quotas};
-    use crate::store::future::{Answerer, StoreFuture};
+    use crate::store::future::{OutcomeSender, StoreFuture};
     use crate::store::redis::real_time::RunningClock;
     use crate::store::requests::Subject;
 
@@ -343,7 +343,7 @@ mod tests {
         RunningClock::new(Duration::from_secs(60)).look()
     }
 
-    fn waiter(answer: Answerer<Answers>) -> Waiter {
+    fn waiter(answer: OutcomeSender<Answers>) -> Waiter {
         Waiter::new(answer, now(), Duration::from_secs(60))
     }
 

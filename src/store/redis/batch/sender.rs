@@ -79,12 +79,12 @@ impl Sender {
             return StoreFuture::ready(Err(error::several_slots()));
         }
         let queue = self.queue(first.subject);
-        let (answerer, future) = StoreFuture::channel();
+        let (sender, future) = StoreFuture::channel();
         let mut state = queue.lock();
         let now = state.clock.look();
         state
             .queue
-            .push(levels, Waiter::new(answerer, now, self.client.deadline));
+            .push(levels, Waiter::new(sender, now, self.client.deadline));
         self.start_turn_if_due(&queue, state);
         future
     }

@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use crate::decision::Answers;
 use crate::error::Error;
-use crate::store::future::Answerer;
+use crate::store::future::OutcomeSender;
 use crate::store::redis::real_time::{Moment, RunningTime};
 
 /// The waiters of one entry, in order of arrival.
@@ -17,7 +17,7 @@ pub(super) struct Waiters(SmallVec<[Waiter; 1]>);
 #[derive(Debug)]
 pub(super) struct Waiter {
     /// `None` once answered.
-    answer: Option<Answerer<Answers>>,
+    answer: Option<OutcomeSender<Answers>>,
     /// The time from which the deadline counts.
     pub(super) since: Instant,
     /// By the clock of its queue.
@@ -95,7 +95,7 @@ impl Waiters {
 
 impl Waiter {
     /// A caller that waits from now on for at most this long.
-    pub(super) fn new(answer: Answerer<Answers>, now: Moment, max_wait: Duration) -> Self {
+    pub(super) fn new(answer: OutcomeSender<Answers>, now: Moment, max_wait: Duration) -> Self {
         Self {
             answer: Some(answer),
             since: now.at,
@@ -116,8 +116,8 @@ impl Waiter {
     }
 
     fn answer(&mut self, answer: Result<Answers, Error>) {
-        if let Some(answerer) = self.answer.take() {
-            answerer.answer(answer);
+        if let Some(sender) = self.answer.take() {
+            sender.send(answer);
         }
     }
 

@@ -362,8 +362,8 @@ impl<'r> ReplyReader<'r, '_> {
             let cost = u32::try_from(cost).unwrap_or(u32::MAX);
             let mut answers = SmallVec::new();
             for (mut counter, quota) in self.counters(count)?.into_iter().zip(count.quotas()) {
-                let verdict = counter.evaluate(&count.quota_check(quota, cost, time));
-                answers.push(QuotaAnswer::from(verdict).softened(quota));
+                let outcome = counter.evaluate(&count.quota_check(quota, cost, time));
+                answers.push(QuotaAnswer::from(outcome).softened(quota));
             }
             return Ok(answers);
         }

@@ -22,7 +22,7 @@ pub(crate) struct KeyNames {
 /// checks of keys with one tag can share calls. With fewer tags, more checks share a call. With more tags, the masters
 /// get more even shares: choose about 16 times as many tags as there are masters.
 ///
-/// With [`Shared`](Self::Shared) or [`ByFirstPart`](Self::ByFirstPart), keys are stored as
+/// With [`Shared`](Self::Shared) or [`ByPrefix`](Self::ByPrefix), keys are stored as
 /// `prefix:v3:{7}:limiter,key`, with the number of the tag in braces. All processes must make the same choice. Another
 /// one starts at 0 units.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -33,7 +33,7 @@ pub enum HashTags {
     PerKey,
     /// All keys share this number of hash tags. The limiter and the key choose one of them.
     Shared(NonZeroU16),
-    /// All keys share this number of hash tags. The first part of a joined key chooses one of them, for any
+    /// All keys share this number of hash tags. The first part of a joined key, its prefix, chooses one of them, for any
     /// limiter.
     ///
     /// For [levels](crate::guide::levels#in-a-cluster) of tenants and their users. If the key of the users is a tuple
@@ -43,7 +43,8 @@ pub enum HashTags {
     /// The first part of a tuple is its first extractor. The first part of a key from [`Key::and`](crate::Key::and) is the
     /// key on which `and` was called. A key that was not joined is its own first part, so a
     /// [global](crate::key::global) level has a slot of its own.
-    ByFirstPart(NonZeroU16),
+    #[doc(alias("ByFirstPart"))]
+    ByPrefix(NonZeroU16),
 }
 
 impl HashTags {
@@ -51,7 +52,7 @@ impl HashTags {
         match self {
             Self::PerKey => None,
             Self::Shared(tags) => Some(crc(subject) % tags),
-            Self::ByFirstPart(tags) => Some(subject.key.first_part_hash() % tags),
+            Self::ByPrefix(tags) => Some(subject.key.first_part_hash() % tags),
         }
     }
 }
@@ -135,7 +136,7 @@ impl KeyNames {
     pub(crate) fn tags(&self) -> Option<NonZeroU16> {
         match self.hash_tags {
             HashTags::PerKey => None,
-            HashTags::Shared(tags) | HashTags::ByFirstPart(tags) => Some(tags),
+            HashTags::Shared(tags) | HashTags::ByPrefix(tags) => Some(tags),
         }
     }
 
@@ -319,9 +320,9 @@ mod tests {
     }
 
     #[test]
-    fn with_tags_by_first_part_a_tenant_and_its_users_are_in_one_slot_at_every_limiter() {
+    fn with_tags_by_prefix_a_tenant_and_its_users_are_in_one_slot_at_every_limiter() {
         let tags = NonZeroU16::new(48).unwrap();
-        let names = KeyNames::default().with_hash_tags(HashTags::ByFirstPart(tags));
+        let names = KeyNames::default().with_hash_tags(HashTags::ByPrefix(tags));
         let quotas = Quotas::from(Quota::per_second(1));
         let limiters = ["user", "tenant"].map(Key::from);
         let mut slots_of_tenants = HashSet::new();
@@ -359,9 +360,9 @@ mod tests {
     }
 
     #[test]
-    fn a_name_with_a_tag_by_first_part_contains_the_tag_before_limiter_and_key() {
+    fn a_name_with_a_tag_by_prefix_contains_the_tag_before_limiter_and_key() {
         let tags = NonZeroU16::new(48).unwrap();
-        let names = KeyNames::default().with_hash_tags(HashTags::ByFirstPart(tags));
+        let names = KeyNames::default().with_hash_tags(HashTags::ByPrefix(tags));
         let (limiter, key) = (Key::from("user"), Key::from("acme").and(&Key::from("ada")));
         let quotas = Quotas::from(Quota::per_second(1));
         let subject = Subject::new(&limiter, &key, &quotas);

@@ -20,16 +20,16 @@ use crate::lock::Mutex;
 
 /// A key that was refused often, and the number of its recent refusals.
 ///
-/// [`Admin::busiest_refused`](crate::Admin::busiest_refused) returns a list of these. A refusal counts less the
+/// [`Admin::top_rejected_keys`](crate::Admin::top_rejected_keys) returns a list of these. A refusal counts less the
 /// older it is: one half after 10 minutes, a quarter after 20 minutes, 1/64 after an hour. The numbers fall once
 /// per minute. A key that is refused once per second all the time has about 870.
 ///
 /// The real number is from `refused - error` to `refused`. The error is 0 while at most as many keys were
-/// refused as [`RateLimiter::track_refused`](crate::RateLimiter::track_refused) tracks. Both numbers are rounded
+/// refused as [`RateLimiter::track_rejected_keys`](crate::RateLimiter::track_rejected_keys) tracks. Both numbers are rounded
 /// to whole refusals.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct RefusedKey {
+pub struct RejectedKey {
     /// The key as it is stored. Values of headers, for example, are stored as a hash.
     pub key: Key,
     /// The highest possible number of recent refusals.
@@ -55,9 +55,9 @@ const DECAY_WHOLE: u64 = 65_536;
 /// The count of one refusal. A fraction of a refusal is left after a decay.
 const ONE: u64 = 1_024;
 
-/// The refusals of the most refused keys.
+/// The refusals of the top rejected keys.
 #[derive(Debug)]
-pub(super) struct MostRefused {
+pub(super) struct TopRejectedKeys {
     capacity: NonZeroUsize,
     clock: Clock,
     counts: Mutex<RefusalCounts>,
@@ -80,7 +80,7 @@ struct CountedKey {
     error: u64,
 }
 
-impl MostRefused {
+impl TopRejectedKeys {
     pub(super) fn new(capacity: NonZeroUsize) -> Self {
         Self::on_clock(capacity, Clock::monotonic())
     }
@@ -105,7 +105,7 @@ impl MostRefused {
         self.counts.lock().record(key, self.capacity.get(), now);
     }
 
-    pub(super) fn top(&self, max: usize) -> Vec<RefusedKey> {
+    pub(super) fn top(&self, max: usize) -> Vec<RejectedKey> {
         let now = self.clock.now();
         let mut counts = self.counts.lock();
         counts.decay_until(now);
@@ -123,8 +123,8 @@ impl MostRefused {
 }
 
 impl CountedKey {
-    fn rounded(&self) -> RefusedKey {
-        RefusedKey {
+    fn rounded(&self) -> RejectedKey {
+        RejectedKey {
             key: self.key.clone(),
             refused: whole_refusals(self.refused),
             error: whole_refusals(self.error),
@@ -209,8 +209,8 @@ mod tests {
 
     use super::*;
 
-    fn count_all(capacity: usize, stream: &[u16]) -> (Vec<RefusedKey>, HashMap<Key, u64>) {
-        let refused = MostRefused::new(NonZeroUsize::new(capacity).unwrap());
+    fn count_all(capacity: usize, stream: &[u16]) -> (Vec<RejectedKey>, HashMap<Key, u64>) {
+        let refused = TopRejectedKeys::new(NonZeroUsize::new(capacity).unwrap());
         let mut exact = HashMap::new();
         for number in stream {
             let key = Key::from(number.to_string());
@@ -254,7 +254,7 @@ mod tests {
 
     #[test]
     fn no_more_keys_are_returned_than_requested() {
-        let refused = MostRefused::new(NonZeroUsize::new(5).unwrap());
+        let refused = TopRejectedKeys::new(NonZeroUsize::new(5).unwrap());
         for key in ["a", "b", "b", "c", "c", "c"] {
             refused.record(&Key::from(key));
         }
@@ -271,10 +271,10 @@ mod tests {
         use super::*;
         use crate::clock::TestClock;
 
-        fn on_test_clock(capacity: usize) -> (MostRefused, TestClock) {
+        fn on_test_clock(capacity: usize) -> (TopRejectedKeys, TestClock) {
             let clock = TestClock::new();
             let capacity = NonZeroUsize::new(capacity).unwrap();
-            let refused = MostRefused::on_clock(capacity, Clock::Test(clock.clone()));
+            let refused = TopRejectedKeys::on_clock(capacity, Clock::Test(clock.clone()));
             (refused, clock)
         }
 
@@ -282,11 +282,11 @@ mod tests {
             f64::from(u32::try_from(count).unwrap())
         }
 
-        fn record_often(refused: &MostRefused, key: &str, times: usize) {
+        fn record_often(refused: &TopRejectedKeys, key: &str, times: usize) {
             (0..times).for_each(|_| refused.record(&Key::from(key)));
         }
 
-        fn counts(refused: &MostRefused) -> Vec<(String, u64)> {
+        fn counts(refused: &TopRejectedKeys) -> Vec<(String, u64)> {
             refused
                 .top(usize::MAX)
                 .into_iter()
@@ -322,7 +322,7 @@ mod tests {
             clock.advance(Duration::from_secs(86_400));
             record_often(&refused, "now", 3);
             // It has taken over nothing from the key in whose place it is counted.
-            let expected = RefusedKey {
+            let expected = RejectedKey {
                 key: Key::from("now"),
                 refused: 3,
                 error: 0,
