@@ -67,7 +67,7 @@ impl PageRequest {
 
 impl Row {
     async fn new(admin: &Admin, key: &Key, left: Duration) -> Result<Self, Error> {
-        let status = admin.peek(key).await?;
+        let status = admin.status(key).await?;
         Ok(Self {
             key: key.as_str().to_owned(),
             seconds: left.as_secs_f64(),

@@ -165,7 +165,7 @@ async fn change(
 }
 
 async fn key_status(admin: &Admin, key: &Key) -> Result<Value, Failure> {
-    let status = admin.peek(key).await?;
+    let status = admin.status(key).await?;
     Ok(json!({
         "key": key.as_str(),
         "blocked_seconds": status.blocked_for.map(|left| left.as_secs_f64()),

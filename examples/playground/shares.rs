@@ -1,6 +1,6 @@
 //! The shares that the page offers, and the share of each request.
 
-use tollgate::{Quota, Share};
+use tollgate::{Algorithm, Quota, Share};
 
 /// The names, in the order of the page. Requests of the last one have no share.
 pub(crate) const SHARES: [&str; 3] = ["critical", "batch", "other"];
@@ -15,7 +15,10 @@ pub(crate) fn divide(quota: Quota) -> Quota {
         Share::of(SHARES[0]).reserve(limit / 5),
         Share::of(SHARES[1]).at_most(limit / 2),
     ];
-    quota.clone().try_shares(shares).unwrap_or(quota)
+    match quota.algorithm() {
+        Algorithm::SlidingLog | Algorithm::SlidingBuckets(_) => quota.shares(shares),
+        _ => quota,
+    }
 }
 
 /// Returns the share of the request that is sent after so many others.

@@ -96,7 +96,7 @@ impl Code {
     /// Call `acquire` or `try_acquire`.
     pub(crate) const HOLDS_NOTHING: Self = Self::new("tollgate::E014", Misconfigured);
 
-    /// `settle_level` or `refund_level` was called with a limiter that has no level in the decision.
+    /// `settle_level` was called with a limiter that has no level in the decision.
     ///
     /// Pass a limiter of the check, or call `settle`.
     pub(crate) const OTHER_LIMITER: Self = Self::new("tollgate::E015", Misconfigured);
@@ -134,9 +134,9 @@ impl Code {
     /// Clone one store for all, and name each limiter.
     pub(crate) const LEVELS: Self = Self::new("tollgate::E205", Misconfigured);
 
-    /// A lease is longer than a tenth of the shortest window, or a quota is in flight, soft, or has shares.
+    /// A limiter with a lease has a quota that is in flight, a total or soft, or has shares.
     ///
-    /// Shorten or remove the lease, or give that quota its own limiter.
+    /// Remove the lease, or give that quota its own limiter.
     pub(crate) const LEASE: Self = Self::new("tollgate::E206", Misconfigured);
 
     /// A number or time of a `BlockRule` is out of range.

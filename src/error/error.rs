@@ -338,13 +338,6 @@ impl ConfigError {
         Self::new(ConfigErrorKind::Levels, text)
     }
 
-    pub(crate) fn lease(lease: Duration, longest: Duration) -> Self {
-        let text = format!(
-            "invalid lease {lease:?}: a lease is at most a tenth of the shortest window, {longest:?} here"
-        );
-        Self::new(ConfigErrorKind::Lease, text)
-    }
-
     pub(crate) fn not_leased(what: &str, lease: Duration) -> Self {
         let text = format!("invalid lease {lease:?}: {what} are not held in advance");
         Self::new(ConfigErrorKind::Lease, text)

@@ -91,8 +91,8 @@ pub enum ConfigErrorKind {
     /// Limiters cannot be [checked together](crate::RateLimiter::check_all): they have different stores, or
     /// count the same key.
     Levels,
-    /// A [lease](crate::RateLimiter::try_lease) is longer than a tenth of the shortest window, or one of the quotas is
-    /// [in flight](crate::Quota::in_flight).
+    /// A limiter with a [lease](crate::RateLimiter::lease) has a quota that is [in flight](crate::Quota::in_flight), a
+    /// [total](crate::Quota::total) or [soft](crate::Quota::soft), or has [shares](crate::Quota::shares).
     Lease,
     /// A number or a time of a [`BlockRule`](crate::BlockRule) is out of range.
     BlockRule,

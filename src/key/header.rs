@@ -84,7 +84,7 @@ impl Header {
     /// let limiter = RateLimiter::new(MemoryStore::new(), Quota::per_day(1_000));
     /// let layer = RateLimitLayer::from(limiter.clone()).key(api_key.clone());
     ///
-    /// limiter.reset(api_key.of("1f0c")).await?;
+    /// limiter.admin().reset(api_key.of("1f0c")).await?;
     /// # Ok::<(), tollgate::Error>(())
     /// # }).unwrap();
     /// ```

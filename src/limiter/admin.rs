@@ -38,18 +38,18 @@ use crate::telemetry::RejectedKey;
 /// }
 ///
 /// let admin = limiter.admin();
-/// assert_eq!(admin.peek("ada").await?.view.used(), 3);
+/// assert_eq!(admin.status("ada").await?.view.used(), 3);
 ///
 /// admin.credit("ada", 2).await?;
-/// assert_eq!(admin.peek("ada").await?.view.remaining(), 2);
+/// assert_eq!(admin.status("ada").await?.view.remaining(), 2);
 ///
 /// admin.block("ada", Duration::from_secs(600)).await?;
 /// assert!(!limiter.check("ada").await?.is_allowed());
-/// assert!(admin.peek("ada").await?.blocked_for.is_some());
+/// assert!(admin.status("ada").await?.blocked_for.is_some());
 ///
 /// admin.unblock("ada").await?;
 /// admin.reset("ada").await?;
-/// assert_eq!(admin.peek("ada").await?.view.remaining(), 3);
+/// assert_eq!(admin.status("ada").await?.view.remaining(), 3);
 /// # Ok::<(), tollgate::Error>(())
 /// # }).unwrap();
 /// ```
@@ -68,9 +68,8 @@ use crate::telemetry::RejectedKey;
 ///   for up to one second more, because it [caches refusals](crate::RedisStore::refusal_cache). The process
 ///   that made the change does not.
 /// - A **block** applies at once in the process that made it. The others fetch the list of blocked keys
-///   once per [second](crate::RedisStore::block_list_refresh) by default, while they receive requests. A
-///   process without requests fetches it with its next check. That check waits for it only if the limiter
-///   needs [fresh blocks](crate::RateLimiter::fresh_blocks).
+///   once per second, while they receive requests. A process without requests fetches it with its next check. That check
+///   waits for it only if the limiter observes an upstream: see [`RateLimiter::pause`].
 #[derive(Clone, Debug)]
 pub struct Admin {
     limiter: RateLimiter,
@@ -85,18 +84,6 @@ impl RateLimiter {
             limiter: self.clone(),
             quotas: self.0.facts.quotas.clone(),
         }
-    }
-
-    /// Deletes the counts of `key` for the quotas of this limiter, so that it has its whole quotas again.
-    ///
-    /// A [log](crate::Algorithm::SlidingLog) is deleted with the history of all its windows, also windows of other
-    /// quotas of the key.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the store fails, or does not support resets.
-    pub async fn reset(&self, key: impl IntoKey) -> Result<(), Error> {
-        self.admin().reset(key).await
     }
 }
 
@@ -114,7 +101,7 @@ impl Admin {
     ///
     /// let limiter = RateLimiter::new(MemoryStore::new(), Quota::per_minute(60));
     /// let gold = Quota::per_minute(600);
-    /// assert_eq!(limiter.admin().quotas(gold).peek("acme").await?.view.remaining(), 600);
+    /// assert_eq!(limiter.admin().quotas(gold).status("acme").await?.view.remaining(), 600);
     /// # Ok::<(), tollgate::Error>(())
     /// # }).unwrap();
     /// ```
@@ -136,7 +123,8 @@ impl Admin {
     ///
     /// Returns an error if the list of blocked keys cannot be fetched. Also returns the error of the check if
     /// the store fails, unless the [policy](RateLimiter::on_failure) of the limiter decides.
-    pub async fn peek(&self, key: impl IntoKey) -> Result<KeyStatus, Error> {
+    #[doc(alias("peek"))]
+    pub async fn status(&self, key: impl IntoKey) -> Result<KeyStatus, Error> {
         let Self { limiter, quotas } = self;
         let key = key.into_key();
         limiter.0.store.refresh_blocks().await?;
@@ -290,7 +278,7 @@ impl Admin {
     /// Returns an error if the store fails, does not support blocks, or has no room for another one. If the
     /// store did not reply in time, the key may be blocked; other processes then see the block within a
     /// second. If the growth of automatic blocks cannot be forgotten, the key is blocked all the same, and
-    /// [`peek`](Self::peek) may show an automatic block.
+    /// [`status`](Self::status) may show an automatic block.
     pub async fn block(&self, key: impl IntoKey, duration: Duration) -> Result<(), Error> {
         let key = key.into_key();
         if duration.is_zero() {
@@ -343,7 +331,7 @@ impl Admin {
     /// Returns the blocked keys of this limiter, and those that an upstream has paused, with the time until each is
     /// unblocked, the longest first.
     ///
-    /// [`peek`](Self::peek) returns the reason of a block.
+    /// [`status`](Self::status) returns the reason of a block.
     ///
     /// # Errors
     ///

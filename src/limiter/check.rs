@@ -128,7 +128,7 @@ impl RateLimiter {
     /// [`is_allowed`](crate::DecisionView::is_allowed) says whether one more unit would be admitted, and
     /// [`retry_after`](crate::DecisionView::retry_after) when. With a quota in flight, one more slot has to be free, too.
     ///
-    /// A block changes none of this: [`Admin::peek`](crate::Admin::peek) also returns whether the key is blocked.
+    /// A block changes none of this: [`Admin::status`](crate::Admin::status) also returns whether the key is blocked.
     /// [`peek_all`](Self::peek_all) reads all levels of a request.
     ///
     /// # Errors

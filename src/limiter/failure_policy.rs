@@ -67,9 +67,7 @@ impl FailurePolicy {
     /// The counts outlive an outage: units of one outage still count in the next one until their window has
     /// passed. So a store that fails again and again does not admit more.
     ///
-    /// The number of keys is bounded, for Redis and for databases by
-    /// [`fallback_keys`](crate::store::StoreOn::fallback_keys), which is 100 000 by default. A check
-    /// of a key that no longer fits is decided as by [`closed`](Self::closed). So is a check whose cost is
+    /// The counts are of at most 100 000 keys. A check of a key that no longer fits is decided as by [`closed`](Self::closed). So is a check whose cost is
     /// above the share of a limit, but not above the limit.
     #[must_use]
     pub const fn fall_back() -> Self {

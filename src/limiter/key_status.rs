@@ -96,7 +96,7 @@ pub enum BlockReason {
 
 /// The status of a key: the units used and left, whether it is blocked, and who holds its slots.
 ///
-/// [`Admin::peek`](crate::Admin::peek) returns it for operators, and [`RateLimiter::peek_all`] for customers, with all levels
+/// [`Admin::status`](crate::Admin::status) returns it for operators, and [`RateLimiter::peek_all`] for customers, with all levels
 /// of a request.
 ///
 /// # What customers see

@@ -72,11 +72,9 @@ pub(crate) struct LimiterInner {
     /// `None` if no key is blocked automatically.
     pub(super) automatic_blocks: Option<Arc<AutomaticBlocks>>,
     /// The keys that upstreams have paused.
-    pub(super) pauses: Arc<Pauses>,
+    pub(crate) pauses: Arc<Pauses>,
     pub(super) max_pause: Duration,
     pub(super) default_pauses: DefaultPauses,
-    /// Whether a check waits for the refresh of a block list that is too old.
-    pub(super) needs_fresh_list: bool,
     /// The lines about waits for units that go on while the store fails. `None` if they end.
     pub(super) waits_through_outages: Option<Arc<LineInterval>>,
     /// How long a permit is waited for, if it was set, and how many calls may wait for a key.
@@ -117,7 +115,6 @@ impl RateLimiter {
             pauses: Pauses::new(&scope),
             max_pause: DEFAULT_MAX_PAUSE,
             default_pauses: DEFAULT_PAUSES,
-            needs_fresh_list: false,
             scope,
             on_failure: None,
             lease: None,
@@ -187,7 +184,7 @@ impl RateLimiter {
             let facts = &mut inner.facts;
             facts.name = name.as_ref().into();
             facts.id.name = inner.scope.fingerprint();
-            inner.pauses = Pauses::new(&inner.scope);
+            inner.pauses = inner.pauses.renamed(&inner.scope);
             inner.permits = Arc::default();
             if let Some(on_failure) = &inner.on_failure {
                 inner.set_policy(on_failure.policy);
@@ -217,7 +214,7 @@ impl RateLimiter {
 
     /// Blocks keys that are refused too often, for longer each time. By default, only operators block keys.
     ///
-    /// A key is blocked in all processes. [`Admin::peek`](crate::Admin::peek) shows the block, and
+    /// A key is blocked in all processes. [`Admin::status`](crate::Admin::status) shows the block, and
     /// [`Admin::unblock`](crate::Admin::unblock) lifts it. See [`BlockRule`] for the refusals that count, and
     /// [the guide](crate::guide::security#growing-blocks) for the choice of the key.
     ///
@@ -297,26 +294,10 @@ impl RateLimiter {
     ///     .lease(Duration::from_millis(50));
     /// # Ok::<(), tollgate::ConfigError>(())
     /// ```
+    #[doc(alias("try_lease"))]
     #[must_use]
     pub fn lease(self, lease: Duration) -> Self {
         self.with(|inner| inner.set_lease(lease)).distinct()
-    }
-
-    /// Sets a lease as [`lease`](Self::lease) does, but returns an error if it is too long.
-    ///
-    /// For a lease from outside the program, such as a configuration file.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the lease is longer than a tenth of the shortest window, or if a quota is
-    /// [in flight](Quota::in_flight) or a [total](Quota::total), is [soft](Quota::soft) or has [shares](Quota::shares).
-    pub fn try_lease(self, lease: Duration) -> Result<Self, ConfigError> {
-        let quotas = &self.0.facts.quotas;
-        match (quotas.not_leased(), quotas.longest_lease()) {
-            (Some(what), _) if !lease.is_zero() => Err(ConfigError::not_leased(what, lease)),
-            (_, Some(longest)) if lease > longest => Err(ConfigError::lease(lease, longest)),
-            _ => Ok(self.lease(lease)),
-        }
     }
 
     pub(crate) fn warn_of_conflict(&self, key_type: Option<&'static str>) {

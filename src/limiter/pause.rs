@@ -69,30 +69,6 @@ impl RateLimiter {
         self.with(|inner| inner.default_pauses = pauses)
     }
 
-    /// Lets a check wait for the list of blocked keys, if its last refresh is older than the
-    /// [interval](crate::RedisStore::block_list_refresh). By default, a check starts the refresh and goes on.
-    ///
-    /// Set it where a block or a [pause](Self::pause) by another process must reach also a process that checks less
-    /// than once a second: its first check after an idle second would pass. An [`OutboundLayer`](crate::OutboundLayer) sets it.
-    ///
-    /// Once an interval, checks wait for one small call, and not longer than the deadline of the store after its start. If
-    /// the call fails, they go on with the list that is known. No check waits while the circuit breaker of its key is
-    /// open, if the interval is zero, or outside of a tokio runtime.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use tollgate::{MemoryStore, Quota, RateLimiter};
-    ///
-    /// let limiter = RateLimiter::new(MemoryStore::new(), Quota::per_day(9_500))
-    ///     .name("video-api")
-    ///     .fresh_blocks();
-    /// ```
-    #[must_use]
-    pub fn fresh_blocks(self) -> Self {
-        self.with(|inner| inner.needs_fresh_list = true)
-    }
-
     /// Pauses a key in all processes: until then, its checks are refused, and calls that wait go on waiting.
     ///
     /// Use it if an upstream gives a wait in another form than the headers that [`observe`](Self::observe)
@@ -103,8 +79,10 @@ impl RateLimiter {
     /// [`Admin::unblock`](crate::Admin::unblock) ends it earlier. It has no effect on what a
     /// [block](crate::Admin::block) has no effect on, such as a limiter without quotas.
     ///
-    /// This process obeys at once, also while the store fails. Others obey within a second, if they check once a second or
-    /// [wait for the list](Self::fresh_blocks): the store learns of it in the background, which needs a tokio runtime. If that fails, a later check of the key tries again.
+    /// This process obeys at once, also while the store fails. The store learns of it in the background, which needs a tokio
+    /// runtime. If that fails, a later check of the key tries again. Other processes read the paused keys once a second, while
+    /// they check. After an idle second, a check first waits for this small call, for at most the deadline of the store, if its
+    /// limiter has observed an upstream or paused a key in this process. Checks of other limiters do not wait.
     ///
     /// # Examples
     ///
@@ -125,6 +103,7 @@ impl RateLimiter {
     #[doc(alias("hold_back", "backoff", "retry_after"))]
     pub fn pause(&self, key: impl IntoKey, wait: Duration) -> Duration {
         let LimiterInner { store, pauses, .. } = &*self.0;
+        pauses.need_fresh_list();
         let key = key.into_key();
         let wait = wait.min(self.0.max_pause);
         if !wait.is_zero() {

@@ -25,12 +25,14 @@ pub(super) const DEFAULT_PAUSES: DefaultPauses = DefaultPauses {
 const MAX_GROWING: usize = 10_000;
 
 /// The paused keys of a limiter.
-pub(super) struct Pauses {
+pub(crate) struct Pauses {
     /// The name under which the store keeps them.
     pub(super) name: Key,
     growing: Mutex<HashMap<Key, GrowingPause>>,
     /// While there are none, no response takes the lock.
     has_growing: AtomicBool,
+    /// Whether a check waits for the refresh of a block list that is too old: an upstream may have paused its key.
+    needs_fresh_list: AtomicBool,
     warnings: LineInterval,
 }
 
@@ -62,6 +64,7 @@ impl Pauses {
             name: limiter.pauses_of_limiter(),
             growing: Mutex::default(),
             has_growing: AtomicBool::new(false),
+            needs_fresh_list: AtomicBool::new(false),
             warnings: LineInterval::new(Duration::from_secs(60)),
         })
     }
@@ -109,6 +112,27 @@ impl Pauses {
         }
         self.has_growing
             .store(!growing.is_empty(), Ordering::Relaxed);
+    }
+
+    /// Returns the pauses of a limiter of another name that was made of this one.
+    pub(super) fn renamed(&self, limiter: &Key) -> Arc<Self> {
+        let renamed = Self::new(limiter);
+        if self.needs_fresh_list() {
+            renamed.need_fresh_list();
+        }
+        renamed
+    }
+
+    #[inline]
+    pub(super) fn needs_fresh_list(&self) -> bool {
+        self.needs_fresh_list.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn need_fresh_list(&self) {
+        // Each response asks for it: a line that is only read stays in the caches of all processors.
+        if !self.needs_fresh_list() {
+            self.needs_fresh_list.store(true, Ordering::Relaxed);
+        }
     }
 
     /// Warns at most once a minute that other processes do not know of a key.

@@ -270,7 +270,7 @@ impl PendingCheck {
         let level = self
             .levels
             .iter()
-            .find(|level| level.limiter().0.needs_fresh_list)?;
+            .find(|level| level.limiter().0.pauses.needs_fresh_list())?;
         if self.kind == CheckKind::Look {
             return None;
         }

@@ -105,6 +105,7 @@ impl Decision {
     /// # Ok::<(), tollgate::Error>(())
     /// # }).unwrap();
     /// ```
+    #[doc(alias("refund_level"))]
     pub async fn settle_level(&mut self, limiter: &RateLimiter, used: u32) -> Result<(), Error> {
         let index = self.find_level(limiter)?;
         match index.and_then(|index| self.take_all(index, used)) {
@@ -147,22 +148,6 @@ impl Decision {
         // Before the requests are sent: the store may refund the units and its reply may be lost.
         let taken: Vec<_> = (0..count).map(|index| self.take(index, units)).collect();
         self.settle_taken(&taken).await
-    }
-
-    /// Refunds up to `units` of the units that the level of one limiter holds, as [`refund`](Self::refund) does for all.
-    ///
-    /// With several levels of the limiter's name, it is the first one that holds units.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error in the same cases as [`refund`](Self::refund), and one of kind
-    /// [`Misconfigured`](ErrorKind::Misconfigured) if no level has the name of this limiter: then nothing is refunded.
-    pub async fn refund_level(&mut self, limiter: &RateLimiter, units: u32) -> Result<(), Error> {
-        let Some(index) = self.find_level(limiter)? else {
-            return Ok(());
-        };
-        let taken = self.take(index, units);
-        settle_taken(self.view(), taken).await
     }
 
     pub(super) async fn settle_all(&mut self, used: u32) -> Result<(), Error> {

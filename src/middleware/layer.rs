@@ -423,8 +423,8 @@ impl RateLimitLayer {
     ///
     /// - A request that needs a longer wait is rejected at once. `max_wait` counts from the call of the service. A
     ///   check that is under way when it ends has the [deadline](crate::RedisStore::deadline) of the store, 100 ms by
-    ///   default: the answer may come that much later. A check with [fresh blocks](crate::RateLimiter::fresh_blocks), as in an
-    ///   `OutboundLayer`, may take two deadlines.
+    ///   default: the answer may come that much later. A check that first reads the paused keys, as in an
+    ///   [`OutboundLayer`](RateLimiter::pause), may take two deadlines.
     /// - A waiting request is checked again after its `retry_after`, and at least once per second, since units
     ///   may be refunded.
     /// - The requests of a process that wait for a key are admitted in the [order](crate::RateLimiter::until_ready) of
@@ -831,8 +831,8 @@ impl RateLimitLayer {
     }
 
     pub(super) fn observing(self) -> Self {
+        self.limiter().0.pauses.need_fresh_list();
         self.with(|config| config.observer = Some(Arc::default()))
-            .level(|level| level.with_limiter(RateLimiter::fresh_blocks))
     }
 
     pub(super) fn observe_by(self, change: impl FnOnce(&mut Observer)) -> Self {

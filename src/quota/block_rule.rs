@@ -91,12 +91,12 @@ const DEFAULT_LONGEST: Duration = DAY;
 ///
 /// With a store that other processes share, a process sends its refusals in the background, once a second: one check
 /// for each key, however often it was refused. So a block may start about a second late, and reaches the other processes
-/// within another [second](crate::RedisStore::block_list_refresh). The refusals before it are counted as early as they
+/// within another second. The refusals before it are counted as early as they
 /// are sent, so that a second is missing from the seven tenths.
 ///
 /// Several processes that find a block due at the same time block the key once. The one whose block takes effect then
 /// forgets the refusals and counts the block. If it ends or the store fails in between, the refusals count towards the
-/// next block, which is as long as this one, and [`Admin::peek`](crate::Admin::peek) shows a block by an operator.
+/// next block, which is as long as this one, and [`Admin::status`](crate::Admin::status) shows a block by an operator.
 ///
 /// # Limits
 ///

@@ -278,7 +278,8 @@ impl Quota {
     /// # Panics
     ///
     /// Panics if the limit is 0, if the window is one of a calendar, or if the bucket would be full only after more than
-    /// 366 days or within 1 ms. In a `const`, that is a compile error.
+    /// 366 days or within 1 ms. In a `const`, that is a compile error. For a size from outside the program, parse text: it is
+    /// an error there.
     ///
     /// # Examples
     ///
@@ -287,9 +288,11 @@ impl Quota {
     ///
     /// const API: Quota = Quota::per_second(10).burst(50);
     /// assert_eq!(API.to_string(), "50/5s gcra");
+    /// assert_eq!(API, "10/second burst 50".parse()?);
+    /// # Ok::<(), tollgate::ConfigError>(())
     /// ```
     #[must_use]
-    #[doc(alias("burst_size", "token_bucket"))]
+    #[doc(alias("burst_size", "token_bucket", "try_burst"))]
     pub const fn burst(self, units: u32) -> Self {
         assert!(self.limit > 0, "a limit of 0 has no burst");
         let micros = self.refill_micros(units);
@@ -303,26 +306,7 @@ impl Quota {
         quota
     }
 
-    /// Makes the quota a token bucket as [`burst`](Self::burst) does, but returns an error in place of a panic.
-    ///
-    /// For a size from outside the program. As text, this is `10/second burst 50`.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error in the cases in which [`burst`](Self::burst) panics.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use tollgate::Quota;
-    ///
-    /// let configured = "50".parse().unwrap();
-    /// let api = Quota::per_second(10).try_burst(configured)?;
-    /// assert_eq!(api, "10/second burst 50".parse()?);
-    /// assert!(Quota::per_second(10).try_burst(0).is_err());
-    /// # Ok::<(), tollgate::ConfigError>(())
-    /// ```
-    pub fn try_burst(self, units: u32) -> Result<Self, ConfigError> {
+    pub(super) fn try_burst(self, units: u32) -> Result<Self, ConfigError> {
         let rule = if !self.may_be_counted_by(Algorithm::Gcra) {
             "only a rate without a calendar and without shares has a burst"
         } else if self.limit == 0 {
@@ -550,7 +534,15 @@ impl Quota {
     ///
     /// # Panics
     ///
-    /// Panics in the cases in which [`try_shares`](Self::try_shares) returns an error.
+    /// Panics
+    ///
+    /// - if the reserves are together above the limit;
+    /// - if the bound of a share is below its reserve;
+    /// - if a name is empty, has a character that [`Share::of`] rules out, or is that of two shares;
+    /// - if there are more than 16 shares;
+    /// - if the quota has another algorithm than the sliding log and sliding buckets, and is not in flight.
+    ///
+    /// For shares from outside the program, parse text such as `100/minute batch<=40`: these are errors there.
     ///
     /// # Examples
     ///
@@ -571,6 +563,7 @@ impl Quota {
     /// # Ok::<(), tollgate::Error>(())
     /// # }).unwrap();
     /// ```
+    #[doc(alias("try_shares"))]
     #[must_use]
     pub fn shares(self, shares: impl IntoIterator<Item = Share>) -> Self {
         let shares = self.try_shares(shares);
@@ -579,18 +572,10 @@ impl Quota {
         shares.unwrap_or_else(|_| Self::per_second(0))
     }
 
-    /// Divides the limit into shares as [`shares`](Self::shares) does, but returns an error in place of a panic.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error
-    ///
-    /// - if the reserves are together above the limit;
-    /// - if the bound of a share is below its reserve;
-    /// - if a name is empty, has a character that [`Share::of`] rules out, or is that of two shares;
-    /// - if there are more than 16 shares;
-    /// - if the quota has another algorithm than the sliding log and sliding buckets, and is not in flight.
-    pub fn try_shares(self, shares: impl IntoIterator<Item = Share>) -> Result<Self, ConfigError> {
+    pub(super) fn try_shares(
+        self,
+        shares: impl IntoIterator<Item = Share>,
+    ) -> Result<Self, ConfigError> {
         let shares = Shares::new(shares.into_iter().collect(), self.limit)?;
         match self.algorithm {
             Algorithm::SlidingLog | Algorithm::SlidingBuckets(_) | Algorithm::InFlight => {

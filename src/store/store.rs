@@ -119,7 +119,7 @@ pub trait Store: Send + Sync + 'static {
     /// Returns the holders of the slots of a key, for quotas [in flight](crate::Quota::in_flight): for each that holds any, its
     /// slots, and what is left of its lease.
     ///
-    /// For operators: [`Admin::peek`](crate::Admin::peek) calls it. The sequences may be 0.
+    /// For operators: [`Admin::status`](crate::Admin::status) calls it. The sequences may be 0.
     ///
     /// The default implementation fails with an [`Error`] of kind [`ErrorKind::Unsupported`].
     #[doc(hidden)]

@@ -275,7 +275,7 @@ impl<S: Store + Clone> Subject<'_, S> {
         self.settle().await;
         let model = &mut self.models[key];
         model.refused.push(now);
-        let status = limiter.admin().peek(KEYS[key]).await.expect("a status");
+        let status = limiter.admin().status(KEYS[key]).await.expect("a status");
         let within = micros(self.rule.within);
         if status.blocked_for.is_some() {
             assert!(
@@ -300,7 +300,7 @@ impl<S: Store + Clone> Subject<'_, S> {
     /// The store says what the model says.
     async fn compare(&self, now: u64) {
         for (key, model) in KEYS.iter().zip(&self.models) {
-            let status = self.limiter().admin().peek(*key).await.expect("a status");
+            let status = self.limiter().admin().status(*key).await.expect("a status");
             let found = status.block_reason.zip(status.blocked_for);
             assert_eq!(found, model.reason(now));
         }

@@ -45,7 +45,7 @@ async fn refused_until_blocked(limiter: &RateLimiter, key: &str) -> (u32, Durati
         let decision = limiter.check(key).await.expect("a decision");
         match decision.source() {
             Source::Block => {
-                let status = limiter.admin().peek(key).await.expect("a status");
+                let status = limiter.admin().status(key).await.expect("a status");
                 return (refusals, status.blocked_for.expect("a block"));
             }
             _ if !decision.is_allowed() => refusals += 1,
@@ -56,7 +56,7 @@ async fn refused_until_blocked(limiter: &RateLimiter, key: &str) -> (u32, Durati
 }
 
 async fn reason(limiter: &RateLimiter, key: &str) -> Option<BlockReason> {
-    let status = limiter.admin().peek(key).await.expect("a status");
+    let status = limiter.admin().status(key).await.expect("a status");
     status.block_reason
 }
 
@@ -639,7 +639,7 @@ fn limiters_on_several_threads_block_a_key_once() {
             }
         });
         let admin = limiter().admin();
-        let status = admin.peek(key).now_or_never().expect("at once");
+        let status = admin.status(key).now_or_never().expect("at once");
         let reason = status.expect("a status").block_reason;
         assert_eq!(reason, Some(BlockReason::Refusals { blocks: 1 }));
     }

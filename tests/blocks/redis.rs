@@ -46,7 +46,7 @@ async fn blocks(limiter: &RateLimiter) -> Vec<(BlockReason, u64)> {
     let admin = limiter.admin();
     let mut blocks = Vec::new();
     for (key, left) in admin.blocked().await.expect("the blocks") {
-        let status = admin.peek(key).await.expect("a status");
+        let status = admin.status(key).await.expect("a status");
         blocks.extend(status.block_reason.map(|reason| (reason, left.as_secs())));
     }
     blocks
@@ -213,7 +213,7 @@ async fn an_unblock_is_not_undone_by_refusals_from_before_it() {
             let mut block = None;
             for limiter in &limiters {
                 // A process without checks still has the list of its last one.
-                let status = limiter.admin().peek(key).await.expect("a status");
+                let status = limiter.admin().status(key).await.expect("a status");
                 block = block.or(status.block_reason);
                 let decision = limiter.check(key).await.expect("a decision");
                 refused.extend((!decision.is_allowed()).then_some(decision));
@@ -253,7 +253,7 @@ async fn a_block_after_a_reset_tells_no_wait_from_before_it() {
     let wait_of_block = async |key: &str| {
         // A look, so that no further refusal tells a wait.
         let is_blocked = async || {
-            let status = limiter.admin().peek(key).await.expect("a status");
+            let status = limiter.admin().status(key).await.expect("a status");
             status.blocked_for.is_some()
         };
         until(is_blocked).await;
@@ -267,7 +267,7 @@ async fn a_block_after_a_reset_tells_no_wait_from_before_it() {
         wait > 890 * SECOND,
         "the quotas refuse for longer: {wait:?}"
     );
-    limiter.reset("ada").await.expect("reset");
+    limiter.admin().reset("ada").await.expect("reset");
     let wait = wait_of_block("ada").await;
     assert!(wait <= 60 * SECOND, "the block is what holds: {wait:?}");
     // Refusals were sent within the last second, so that these are not sent before the reset.
@@ -350,7 +350,7 @@ async fn a_full_list_and_a_block_by_an_operator_are_left_alone() {
         &["ZREM", "tollgate:v3:{blocks}", "1,1", "2,2"],
     );
     refuse("bob").await;
-    let status = admin.peek("bob").await.expect("a status");
+    let status = admin.status("bob").await.expect("a status");
     assert_eq!(
         status.block_reason,
         Some(BlockReason::Refusals { blocks: 1 })
@@ -481,7 +481,7 @@ fn four_processes_share_twenty_refusals() {
             let limiter = limiter(store.deadline(10 * SECOND), RULE);
             refuse(&limiter, 5).await;
             let peek = async || {
-                let status = limiter.admin().peek("ada").await.expect("a status");
+                let status = limiter.admin().status("ada").await.expect("a status");
                 status.block_reason == Some(BlockReason::Refusals { blocks: 1 })
             };
             until(peek).await;

@@ -35,10 +35,10 @@ async fn a_look_tells_what_is_used_and_when_it_returns_and_charges_nothing() {
     let server = RedisServer::start();
     for limiter in limiters(&server) {
         let admin = limiter.admin();
-        assert_eq!(admin.peek("ada").await.unwrap().view.remaining(), 3);
+        assert_eq!(admin.status("ada").await.unwrap().view.remaining(), 3);
         let _ = limiter.check_n("ada", 2).await.unwrap();
         for _ in 0..5 {
-            let standing = admin.peek("ada").await.unwrap();
+            let standing = admin.status("ada").await.unwrap();
             assert_eq!((standing.view.used(), standing.view.remaining()), (2, 1));
             assert_eq!(standing.blocked_for, None);
             let left = standing.view.reset_after();
@@ -54,7 +54,7 @@ async fn a_status_has_the_numbers_of_its_view() {
     let quotas = [Quota::per_hour(9), Quota::per_day(7)];
     let limiter = RateLimiter::new(MemoryStore::new(), quotas);
     let _ = limiter.check_n("ada", 4).await.unwrap();
-    let status = limiter.admin().peek("ada").await.unwrap();
+    let status = limiter.admin().status("ada").await.unwrap();
     let view = status.view;
     assert_eq!((view.limit(), view.used(), view.remaining()), (7, 4, 3));
     assert!(view.reset_after() > HOUR);
@@ -74,15 +74,15 @@ async fn what_is_reset_has_its_whole_quotas_and_what_is_given_has_so_much_more()
         assert!(!limiter.check("ada").await.unwrap().is_allowed());
 
         admin.credit("ada", 2).await.unwrap();
-        assert_eq!(admin.peek("ada").await.unwrap().view.remaining(), 2);
+        assert_eq!(admin.status("ada").await.unwrap().view.remaining(), 2);
         assert!(limiter.check("ada").await.unwrap().is_allowed());
         // The units left never exceed the limit.
         admin.credit("ada", 1_000).await.unwrap();
-        assert_eq!(admin.peek("ada").await.unwrap().view.remaining(), 3);
+        assert_eq!(admin.status("ada").await.unwrap().view.remaining(), 3);
 
         let _ = limiter.check_n("ada", 3).await.unwrap();
         admin.reset("ada").await.unwrap();
-        assert_eq!(admin.peek("ada").await.unwrap().view.used(), 0);
+        assert_eq!(admin.status("ada").await.unwrap().view.used(), 0);
         assert!(limiter.check("ada").await.unwrap().is_allowed());
     }
 }
@@ -102,7 +102,7 @@ async fn a_blocked_key_is_refused_whatever_it_has_left_and_charged_nothing() {
             let wait = refused.retry_after().unwrap();
             assert!(wait > HOUR - 10 * SECOND && wait <= HOUR, "{wait:?}");
         }
-        let standing = admin.peek("ada").await.unwrap();
+        let standing = admin.status("ada").await.unwrap();
         assert_eq!((standing.view.used(), standing.view.remaining()), (1, 2));
         let left = standing.blocked_for.unwrap();
         assert!(left > HOUR - 10 * SECOND && left <= HOUR, "{left:?}");
@@ -111,10 +111,10 @@ async fn a_blocked_key_is_refused_whatever_it_has_left_and_charged_nothing() {
         assert!(limiter.check("bob").await.unwrap().is_allowed());
         let other = limiter.clone().name("other");
         assert!(other.check("ada").await.unwrap().is_allowed());
-        assert_eq!(other.admin().peek("ada").await.unwrap().blocked_for, None);
+        assert_eq!(other.admin().status("ada").await.unwrap().blocked_for, None);
 
         admin.unblock("ada").await.unwrap();
-        assert_eq!(admin.peek("ada").await.unwrap().blocked_for, None);
+        assert_eq!(admin.status("ada").await.unwrap().blocked_for, None);
         assert_eq!(limiter.check("ada").await.unwrap().used(), 2);
         // Unblocking a key that is not blocked is not an error.
         admin.unblock("nobody").await.unwrap();
@@ -219,7 +219,7 @@ async fn a_block_for_good_holds_on_each_store() {
             let years = refused.retry_after().unwrap().as_secs() / 86_400 / 365;
             assert!(years > 100, "{years}");
             // What Redis says of it is looked at.
-            let standing = limiter.admin().peek("ada").await.unwrap();
+            let standing = limiter.admin().status("ada").await.unwrap();
             assert!(standing.blocked_for.is_some());
         }
         let layer = RateLimitLayer::from(limiter.clone()).key(key::from_fn(|_| "ada"));
@@ -258,8 +258,8 @@ async fn a_plan_is_looked_at_and_reset_by_its_own_quotas_and_blocked_whatever_th
         let admin = layer.limiter().admin();
         let of_plan = admin.clone().quotas(plan);
         // All windows of a log share its units.
-        assert_eq!(admin.peek("acme").await.unwrap().view.used(), 4);
-        let used = of_plan.peek("acme").await.unwrap();
+        assert_eq!(admin.status("acme").await.unwrap().view.used(), 4);
+        let used = of_plan.status("acme").await.unwrap();
         let used: Vec<_> = used
             .view
             .quotas()
@@ -267,15 +267,15 @@ async fn a_plan_is_looked_at_and_reset_by_its_own_quotas_and_blocked_whatever_th
             .collect();
         assert_eq!(used, [(100, 4), (10, 4)]);
         of_plan.credit("acme", 1).await.unwrap();
-        assert_eq!(of_plan.peek("acme").await.unwrap().view.used(), 3);
+        assert_eq!(of_plan.status("acme").await.unwrap().view.used(), 3);
         of_plan.reset("acme").await.unwrap();
-        assert_eq!(of_plan.peek("acme").await.unwrap().view.used(), 0);
-        assert_eq!(admin.peek("acme").await.unwrap().view.used(), 0);
+        assert_eq!(of_plan.status("acme").await.unwrap().view.used(), 0);
+        assert_eq!(admin.status("acme").await.unwrap().view.used(), 0);
 
         admin.block("acme", HOUR).await.unwrap();
         assert_eq!(ask(&layer).await.status(), 429);
-        assert!(of_plan.peek("acme").await.unwrap().blocked_for.is_some());
-        assert_eq!(of_plan.peek("acme").await.unwrap().view.used(), 0);
+        assert!(of_plan.status("acme").await.unwrap().blocked_for.is_some());
+        assert_eq!(of_plan.status("acme").await.unwrap().view.used(), 0);
         of_plan.unblock("acme").await.unwrap();
         assert_eq!(ask(&layer).await.status(), 200);
     }
@@ -387,7 +387,7 @@ async fn the_keys_that_are_refused_most_are_told_blocked_or_not_if_that_was_aske
     assert_eq!(told(10), [("eve".into(), 4, 0), ("bob".into(), 2, 0)]);
     assert_eq!(told(1), [("eve".into(), 4, 0)]);
     // Peeks do not count as refusals.
-    let _ = admin.peek("eve").await.unwrap();
+    let _ = admin.status("eve").await.unwrap();
     assert_eq!(told(1), [("eve".into(), 4, 0)]);
 
     let untold = RateLimiter::new(MemoryStore::new(), Quota::per_hour(1));
@@ -403,7 +403,7 @@ async fn a_key_of_a_log_is_the_key_that_was_logged() {
     let api_key = key::header("x-api-key").of("secret");
     let _ = limiter.check(&api_key).await.unwrap();
     let read = Key::from_stored(api_key.as_str()).unwrap();
-    assert_eq!(limiter.admin().peek(read).await.unwrap().view.used(), 1);
+    assert_eq!(limiter.admin().status(read).await.unwrap().view.used(), 1);
 }
 
 #[tokio::test]
@@ -411,7 +411,7 @@ async fn a_store_that_only_decides_says_that_it_can_do_no_more() {
     let layer = RateLimitLayer::new(FakeStore::in_memory(), Quota::per_hour(3))
         .on_failure(FailurePolicy::open());
     let admin = layer.limiter().admin();
-    assert_eq!(admin.peek("ada").await.unwrap().view.remaining(), 3);
+    assert_eq!(admin.status("ada").await.unwrap().view.remaining(), 3);
     assert!(admin.blocked().await.unwrap().is_empty());
     for outcome in [
         admin.reset("ada").await,

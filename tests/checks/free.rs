@@ -286,7 +286,7 @@ async fn a_look_at_several_keys_and_at_slots_says_whether_the_next_request_would
         assert!(!status.view.is_allowed() && status.view.is_wait_estimated());
         // At least a second, as for a refusal.
         assert!(status.view.retry_after() >= Some(Duration::from_secs(1)));
-        let looked = streams.admin().peek("acme").await.unwrap();
+        let looked = streams.admin().status("acme").await.unwrap();
         assert!(!looked.view.is_allowed());
         // A cost of 0 that takes no slot is not refused by those that are held.
         assert!(streams.check_n("acme", 0).await.unwrap().is_allowed());

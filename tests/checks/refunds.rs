@@ -165,7 +165,7 @@ async fn taken_back_as_listed(algorithm: Algorithm, steps: Vec<Step>) -> Result<
                 prop_assert_eq!(u64::from(left), counted.saturating_sub(given.into()));
             }
             Step::Reset => {
-                limiter.reset("ada").await.unwrap();
+                limiter.admin().reset("ada").await.unwrap();
                 units.clear();
             }
             Step::Advance(micros) => clock.advance(Duration::from_micros(micros)),
@@ -362,7 +362,7 @@ async fn a_level_is_given_back_to_the_limiter_that_made_it() {
     let search = limiter(&clock, Algorithm::SlidingLog).name("search");
     let export = search.clone().name("export");
     let mut decision = search.check_n("ada", 5).await.unwrap();
-    let error = decision.refund_level(&export, 5).await.unwrap_err();
+    let error = decision.settle_level(&export, 0).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Misconfigured);
     assert_eq!(decision.held(), 5);
 }

@@ -87,7 +87,7 @@ async fn a_cost_above_the_limit_of_a_soft_quota_is_admitted() {
             let decision = limiter.check_n("bob", 100).await.unwrap();
             assert!(decision.is_allowed() && decision.is_exceeded());
             assert_eq!(used_of_soft(&decision), [0]);
-            limiter.reset("bob").await.unwrap();
+            limiter.admin().reset("bob").await.unwrap();
         }
     }
 }
@@ -121,7 +121,7 @@ async fn a_soft_log_does_not_count_a_cost_above_what_a_log_charges_at_once() {
                 charged.settle(0).await.unwrap();
                 let left = limiter.peek("ada").await.unwrap();
                 assert_eq!((left.used(), used_of_soft(&left)), (used[0], vec![used[1]]));
-                limiter.reset("ada").await.unwrap();
+                limiter.admin().reset("ada").await.unwrap();
             }
         }
     }
@@ -226,7 +226,7 @@ async fn only_what_was_charged_returns() {
 
             limiter.admin().credit("ada", 1).await.unwrap();
             assert_eq!(counted(&limiter).await, (6, vec![4]), "{algorithm}");
-            limiter.reset("ada").await.unwrap();
+            limiter.admin().reset("ada").await.unwrap();
             assert_eq!(counted(&limiter).await, (0, vec![0]), "{algorithm}");
         }
     }

@@ -276,7 +276,7 @@ async fn an_operator_who_lets_a_key_continue_lets_the_first_call_ask_at_once() {
         // Without that, a call asks each second.
         sleep(10 * MILLI).await;
         match act {
-            "reset" => limiter.reset("ada").await,
+            "reset" => limiter.admin().reset("ada").await,
             "admin reset" => admin.reset("ada").await,
             "credit" => admin.credit("ada", 1).await,
             _ => admin.unblock("ada").await,

@@ -64,7 +64,7 @@ async fn a_store_learns_of_slots_from_few_refused_calls_or_is_told_and_needs_non
             let levels = [limiter.level("key:0"), limiter.level("key:1")];
             assert!(RateLimiter::check_all(levels).await.unwrap().is_allowed());
             for key in ["key:0", "key:1"] {
-                limiter.reset(key).await.unwrap();
+                limiter.admin().reset(key).await.unwrap();
                 let _ = limiter.check_n(key, used).await.unwrap();
             }
         }
@@ -166,7 +166,7 @@ mod that_loses_replies {
             Step::Refund => decision.refund(4).await,
             Step::Settle => decision.settle(60).await,
             Step::Credit => behind.admin().credit(key.as_str(), 4).await,
-            Step::Reset => behind.reset(key.as_str()).await,
+            Step::Reset => behind.admin().reset(key.as_str()).await,
         };
         let calls = calls(&mut connection);
         let called = ["evalsha", "eval"].map(|name| calls.get(name).copied().unwrap_or(0));
@@ -295,7 +295,7 @@ mod of_six {
         for master in 0..3 {
             let key = key_on(&cluster, master);
             let _ = decided(&limiter, &key).await;
-            limiter.reset(key.as_str()).await.unwrap();
+            limiter.admin().reset(key.as_str()).await.unwrap();
             for (allowed, exceeded) in [(true, false), (true, true), (true, true), (false, true)] {
                 let decision = decided(&limiter, &key).await;
                 let marks = (decision.is_allowed(), decision.is_exceeded());
@@ -507,7 +507,7 @@ mod of_six {
         // The old master answers MOVED.
         decision.refund(10).await.unwrap();
         assert_eq!(used().await, 40);
-        limiter.reset(key.as_str()).await.unwrap();
+        limiter.admin().reset(key.as_str()).await.unwrap();
         assert_eq!(used().await, 0);
     }
 

@@ -286,7 +286,7 @@ async fn what_the_fallback_charged_is_given_back_to_it_and_reset_there() {
     assert_eq!(decision.held(), 2);
     assert_eq!(limiter.peek("ada").await.unwrap().used(), 2);
     // What is kept here is forgotten, though the store fails.
-    let error = limiter.reset("ada").await.unwrap_err();
+    let error = limiter.admin().reset("ada").await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     assert_eq!(limiter.peek("ada").await.unwrap().used(), 0);
 }
@@ -595,7 +595,7 @@ async fn a_store_that_is_left_alone_is_not_asked_to_forget_either() {
     let limiter = limiter(&store, 9);
     open_breaker(&limiter).await;
     store.times_asked();
-    let error = limiter.reset("ada").await.unwrap_err();
+    let error = limiter.admin().reset("ada").await.unwrap_err();
     assert_eq!(
         (error.kind(), store.times_asked()),
         (ErrorKind::Unavailable, 0)
@@ -610,7 +610,7 @@ async fn a_store_that_is_left_alone_is_not_asked_to_forget_either() {
 #[tokio::test]
 async fn a_store_that_hangs_is_waited_for_no_longer_when_it_is_to_forget() {
     let limiter = limiter(&Moody::new(Mood::Hangs), 9);
-    let error = limiter.reset("ada").await.unwrap_err();
+    let error = limiter.admin().reset("ada").await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Timeout);
     let error = limiter.admin().credit("ada", 1).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Timeout);

@@ -119,7 +119,7 @@ async fn a_reply_that_makes_no_sense_for_one_key_fails_neither_the_call_nor_the_
             }
         }
     }
-    limiter.reset("ada").await.unwrap();
+    limiter.admin().reset("ada").await.unwrap();
     assert_eq!(limiter.check("ada").await.unwrap().used(), 1);
 }
 

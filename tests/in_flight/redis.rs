@@ -80,8 +80,8 @@ async fn an_operator_sees_which_processes_hold_the_slots_of_a_key() {
     let _first = taken(&one).await.unwrap();
     let _rest = [taken(&other).await.unwrap(), taken(&other).await.unwrap()];
     let [seen, seen_by_other] = [
-        one.admin().peek("ada").await.unwrap(),
-        other.admin().peek("ada").await.unwrap(),
+        one.admin().status("ada").await.unwrap(),
+        other.admin().status("ada").await.unwrap(),
     ];
     let slots = seen.holders.iter().map(|holding| holding.held);
     assert_eq!(slots.collect::<Vec<_>>(), [2, 1]);

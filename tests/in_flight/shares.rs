@@ -259,7 +259,7 @@ async fn a_slot_that_one_share_gives_back_goes_to_another_one_that_waits() {
             .expect("it waits no longer");
         let permit = permit.unwrap().unwrap();
         // One process, whatever its shares.
-        let status = limiter.admin().peek("ada").await.unwrap();
+        let status = limiter.admin().status("ada").await.unwrap();
         let held: Vec<_> = status
             .holders
             .iter()

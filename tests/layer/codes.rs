@@ -59,16 +59,18 @@ async fn an_error_of_a_limiter_has_a_code_at_the_end_of_its_text() {
     let first_of_slots = || RateLimiter::check_first([[in_flight.level("ada")]]);
     let mut charged = one.check("ada").await.expect("a decision");
     let log = limiter(Quota::per_hour(1_000_000));
+    let leased = limiter(Quota::per_hour(9).soft()).lease(HOUR);
     let mut errors = vec![
         (one.check_n("ada", 6).await.err(), "tollgate::E001"),
         (log.check_n("ada", 100_001).await.err(), "tollgate::E002"),
         (in_flight.check("ada").await.err(), "tollgate::E014"),
         (
-            charged.refund_level(&one.clone().name("b"), 1).await.err(),
+            charged.settle_level(&one.clone().name("b"), 1).await.err(),
             "tollgate::E015",
         ),
         (first_of_slots().await.err(), "tollgate::E016"),
         (together().await.err(), "tollgate::E205"),
+        (leased.check("ada").await.err(), "tollgate::E206"),
         (down.check("ada").await.err(), "tollgate::E101"),
     ];
     for _ in 0..4 {
@@ -84,14 +86,12 @@ async fn an_error_of_a_limiter_has_a_code_at_the_end_of_its_text() {
 
 #[test]
 fn an_error_of_a_configuration_has_a_code_at_the_end_of_its_text() {
-    let leased = || limiter(Quota::per_minute(1)).try_lease(HOUR);
     let rule = || BlockRule::refusals(5).within(Duration::ZERO).validated();
-    let errors: [(Option<ConfigError>, &str); 6] = [
+    let errors: [(Option<ConfigError>, &str); 5] = [
         (Quota::try_new(1, Duration::ZERO).err(), "tollgate::E201"),
         ("5/fortnight".parse::<Quota>().err(), "tollgate::E202"),
         (from_url("http://a").err(), "tollgate::E203"),
         (key::client_ip().checked().err(), "tollgate::E204"),
-        (leased().err(), "tollgate::E206"),
         (rule().err(), "tollgate::E207"),
     ];
     for (error, code) in errors {

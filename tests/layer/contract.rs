@@ -135,7 +135,7 @@ async fn dropped_before_the_decision_the_service_is_not_called_and_at_most_one_c
 
     for polls in [0, 1] {
         let mut asked = mocked(Arc::clone(&redis), LIMIT, |layer| layer);
-        asked.limiter.reset("/ada").await.unwrap();
+        asked.limiter.admin().reset("/ada").await.unwrap();
         asked.inner.allow(1);
         asked.ready().await;
         let mut response = by_hand(asked.service.call(to("/ada")));

@@ -243,7 +243,7 @@ async fn a_reset_and_a_credit_end_what_this_process_holds() {
     let server = RedisServer::start();
     let limiter = limiter(&server, 10_000);
     let _ = until_leased(&limiter, "ada", 10).await;
-    limiter.reset("ada").await.unwrap();
+    limiter.admin().reset("ada").await.unwrap();
     assert_eq!(limiter.peek("ada").await.unwrap().used(), 0);
     assert_eq!(limiter.check("ada").await.unwrap().source(), Source::Redis);
     let (checks, _) = until_leased(&limiter, "bob", 10).await;

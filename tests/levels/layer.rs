@@ -168,7 +168,7 @@ async fn a_request_is_charged_at_all_levels_or_at_none() {
                 (&tree.tenant, acme()),
                 (&tree.service, Key::global()),
             ] {
-                limiter.reset(key).await.unwrap();
+                limiter.admin().reset(key).await.unwrap();
             }
             let layer = tree.layer();
             for sent in 1..=6 {
@@ -455,8 +455,8 @@ async fn a_failed_lookup_is_for_the_policy_of_its_level() {
             (FailurePolicy::fall_back(), [200, 200, 429], 2),
         ] {
             let tree = Tree::new(&store, [9, 2, 9]);
-            tree.user.reset(ada()).await.unwrap();
-            tree.service.reset(Key::global()).await.unwrap();
+            tree.user.admin().reset(ada()).await.unwrap();
+            tree.service.admin().reset(Key::global()).await.unwrap();
             let layer = tree
                 .user_layer()
                 .and_level(without_plan(&tree, policy))
@@ -847,7 +847,7 @@ async fn a_handler_settles_each_level_once() {
         reserved.settle(4);
         tree.counts([7, 95, 3]).await;
         // To settle for what is held changes nothing, and is a settlement.
-        tree.tenant.reset(acme()).await.unwrap();
+        tree.tenant.admin().reset(acme()).await.unwrap();
         let reserved = handled(&layer, by_ada(), reservation).await;
         reserved.settle_level(&tree.tenant, 40);
         reserved.settle_level(&tree.tenant, 0);

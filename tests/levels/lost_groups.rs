@@ -68,7 +68,7 @@ async fn a_level_that_falls_back_is_charged_in_this_process() {
     let sources: Vec<_> = decision.levels().map(|level| level.source()).collect();
     assert_eq!(sources, [Source::Memory, Source::Fallback, Source::Memory]);
     assert_eq!(crate::used(&tree.tenant, "acme").await, 6);
-    decision.refund_level(&tree.tenant, 4).await.unwrap();
+    decision.settle_level(&tree.tenant, 2).await.unwrap();
     assert_eq!(crate::used(&tree.tenant, "acme").await, 2);
     assert_eq!(tree.counted().await, [6, 6]);
 }

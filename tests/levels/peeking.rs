@@ -166,7 +166,7 @@ async fn a_customer_sees_numbers_and_neither_keys_holders_reasons_nor_hidden_lev
         .block("acme-key", Duration::from_secs(60))
         .await
         .unwrap();
-    let status = admin.peek("acme-key").await.unwrap();
+    let status = admin.status("acme-key").await.unwrap();
     assert!(status.block_reason.is_some() && status.own_holder.is_some());
     let shown = serde_json::to_value(&status).unwrap();
     assert_eq!(shown["quotas"], expected["quotas"]);

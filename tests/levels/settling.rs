@@ -62,7 +62,7 @@ fn level_case() -> impl Strategy<Value = LevelCase> {
 /// Checks all levels and settles them. Returns the numbers of each limiter afterwards.
 async fn settled(
     cases: &[LevelCase],
-    refunded: (usize, u32),
+    refunded: u32,
     wait: u64,
     settle: impl AsyncFnOnce(&[RateLimiter], Decision),
 ) -> Vec<(u32, Duration)> {
@@ -80,9 +80,7 @@ async fn settled(
     let levels = limiters.iter().zip(cases);
     let levels = levels.map(|(limiter, (_, cost, ..))| limiter.level("ada").cost(*cost));
     let mut decision = RateLimiter::check_all(levels).await.unwrap();
-    let (level, units) = refunded;
-    let level = &limiters[level % limiters.len()];
-    decision.refund_level(level, units).await.unwrap();
+    decision.refund(refunded).await.unwrap();
     clock.advance(Duration::from_micros(wait));
     for (limiter, (.., after)) in limiters.iter().zip(cases) {
         let room = limiter.peek("ada").await.unwrap().remaining();
@@ -103,7 +101,7 @@ proptest! {
     #[test]
     fn a_decision_settles_all_levels_as_each_is_settled_alone(
         cases in prop::collection::vec(level_case(), 1..5),
-        refunded in (0..4_usize, 0..5_u32),
+        refunded in 0..5_u32,
         first in prop::option::of((0..4_usize, 0..30_u32)),
         wait in prop_oneof![Just(0), 0..1_500_u64],
         units in prop_oneof![Just(0), 0..60_u32],
@@ -163,13 +161,9 @@ async fn a_limiter_settles_no_decision_of_others_and_a_refusal_holds_nothing() {
     let limiters = login(&store);
     let other = limiters[0].clone().name("other");
     let mut decision = attempt(&limiters).await;
-    for error in [
-        decision.settle_level(&other, 0).await.unwrap_err(),
-        decision.refund_level(&other, 1).await.unwrap_err(),
-    ] {
-        assert_eq!(error.kind(), ErrorKind::Misconfigured);
-        assert_eq!(error.code(), "tollgate::E015");
-    }
+    let error = decision.settle_level(&other, 0).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Misconfigured);
+    assert_eq!(error.code(), "tollgate::E015");
     assert_eq!(counts(&limiters).await, [1, 1]);
     // The decision needs no limiter, so it cannot be told a wrong one.
     decision.settle(0).await.unwrap();

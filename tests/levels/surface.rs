@@ -169,7 +169,7 @@ async fn a_level_without_quotas_admits_without_the_store() {
 }
 
 #[tokio::test]
-async fn each_limiter_refunds_and_settles_its_own_level() {
+async fn each_limiter_settles_its_own_level() {
     let store = MemoryStore::new();
     let requests = limiter(&store, "requests", 10);
     let tokens = limiter(&store, "tokens", 1_000);
@@ -178,10 +178,9 @@ async fn each_limiter_refunds_and_settles_its_own_level() {
 
     let mut decision = RateLimiter::check_all(levels()).await.unwrap();
     let view = decision.view().clone();
-    decision.refund_level(&tokens, 100).await.unwrap();
-    decision.refund_level(&tokens, 300).await.unwrap();
+    decision.settle_level(&tokens, 0).await.unwrap();
     assert_eq!(counted().await, (1, 0));
-    decision.refund_level(&requests, 5).await.unwrap();
+    decision.settle_level(&requests, 0).await.unwrap();
     assert_eq!(counted().await, (0, 0));
     assert_eq!(view.quotas().map(|quota| quota.used()).max(), Some(300));
 
@@ -190,7 +189,6 @@ async fn each_limiter_refunds_and_settles_its_own_level() {
     assert_eq!(counted().await, (1, 120));
     // A level is settled once.
     decision.settle_level(&tokens, 500).await.unwrap();
-    decision.refund_level(&tokens, 500).await.unwrap();
     assert_eq!(counted().await, (1, 120));
     decision.settle(0).await.unwrap();
     assert_eq!(counted().await, (0, 120));
@@ -200,7 +198,6 @@ async fn each_limiter_refunds_and_settles_its_own_level() {
     assert_eq!(counted().await, (1, 570));
     let other = limiter(&store, "other", 10);
     assert!(decision.settle_level(&other, 0).await.is_err());
-    assert!(decision.refund_level(&other, 1).await.is_err());
     // The other levels stay charged.
     drop(decision);
     assert_eq!(counted().await, (1, 570));

@@ -5,7 +5,8 @@ use std::fmt;
 use std::sync::{LazyLock, Mutex};
 use std::time::Duration;
 
-use axum::http::Request;
+use axum::http::header::RETRY_AFTER;
+use axum::http::{HeaderMap, HeaderValue, Request, StatusCode};
 use metrics::Unit;
 use metrics_util::MetricKind;
 use metrics_util::debugging::DebuggingRecorder;
@@ -214,9 +215,8 @@ async fn shared() {
 async fn paused() {
     let limiter = limiter(MemoryStore::new()).name("upstream");
     for seconds in ["60", "-1"] {
-        let response = http::Response::builder().status(429);
-        let response = response.header("retry-after", seconds).body(());
-        limiter.observe(WHO, &response.expect("a response"));
+        let headers = HeaderMap::from_iter([(RETRY_AFTER, HeaderValue::from_static(seconds))]);
+        limiter.observe(WHO, StatusCode::TOO_MANY_REQUESTS, &headers);
     }
     let decision = limiter.check(WHO).await.expect("a decision");
     assert_eq!(decision.source(), Source::Paused);

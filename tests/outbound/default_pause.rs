@@ -19,7 +19,7 @@ fn limiter(clock: &TestClock) -> RateLimiter {
 /// How long an answer without headers pauses a key.
 fn answer(limiter: &RateLimiter, key: &str, status: u16) -> Option<Duration> {
     let status = StatusCode::from_u16(status).expect("a status");
-    limiter.observe_head(key, status, &HeaderMap::new())
+    limiter.observe(key, status, &HeaderMap::new())
 }
 
 /// The pauses of refusals of one key, each as soon as the last has ended.
@@ -73,7 +73,7 @@ fn a_wait_that_tells_no_time_is_none() {
         let headers = HeaderMap::from_iter([(http::header::RETRY_AFTER, value)]);
         let status = StatusCode::TOO_MANY_REQUESTS;
         assert_eq!(
-            limiter.observe_head("ada", status, &headers),
+            limiter.observe("ada", status, &headers),
             Some(SECOND),
             "{text}"
         );

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use futures_util::FutureExt;
-use http::Request;
+use http::{HeaderMap, Request, StatusCode};
 use tokio::sync::Semaphore;
 use tollgate::store::Store;
 use tollgate::store::protocol::{
@@ -52,6 +52,16 @@ impl SharedStore {
     fn limiter(&self) -> RateLimiter {
         RateLimiter::new(self.clone(), Quota::per_minute(1_000))
     }
+
+    /// A limiter that has observed an upstream, which said nothing.
+    fn observing(&self) -> RateLimiter {
+        let limiter = self.limiter();
+        assert_eq!(
+            limiter.observe("ada", StatusCode::OK, &HeaderMap::new()),
+            None
+        );
+        limiter
+    }
 }
 
 impl Store for SharedStore {
@@ -92,7 +102,7 @@ async fn source(limiter: &RateLimiter, key: &str) -> Source {
 #[tokio::test]
 async fn checks_of_a_list_that_is_too_old_wait_for_one_refresh_and_then_obey_it() {
     let store = SharedStore::new(60 * SECOND);
-    let limiter = store.limiter().fresh_blocks();
+    let limiter = store.observing();
     let checks = (0..100).map(|_| {
         let limiter = limiter.clone();
         tokio::spawn(async move { source(&limiter, "ada").await })
@@ -109,21 +119,29 @@ async fn checks_of_a_list_that_is_too_old_wait_for_one_refresh_and_then_obey_it(
 }
 
 #[tokio::test]
-async fn a_check_waits_for_the_deadline_at_most_and_without_the_setting_not_at_all() {
+async fn a_check_waits_for_the_deadline_at_most_and_without_an_upstream_not_at_all() {
     let store = SharedStore::new(SECOND / 100);
     let begin = Instant::now();
     assert_eq!(source(&store.limiter(), "ada").await, Source::Memory);
     assert!(begin.elapsed() < DEADLINE, "{:?}", begin.elapsed());
-    let (limiter, begin) = (store.limiter().fresh_blocks(), Instant::now());
+    let (limiter, begin) = (store.observing(), Instant::now());
     assert_eq!(source(&limiter, "ada").await, Source::Memory);
     assert!(begin.elapsed() >= DEADLINE, "{:?}", begin.elapsed());
+}
+
+#[tokio::test]
+async fn a_limiter_that_observes_waits_for_the_list_under_another_name_too() {
+    let store = SharedStore::new(60 * SECOND);
+    store.gate.add_permits(1);
+    let limiter = store.observing().name("other").name("default");
+    assert_eq!(source(&limiter, "ada").await, Source::Block);
 }
 
 #[tokio::test]
 async fn checks_wait_only_once_for_a_refresh_that_hangs() {
     let mut store = SharedStore::new(SECOND / 100);
     store.deadline = SECOND / 2;
-    let limiter = store.limiter().fresh_blocks();
+    let limiter = store.observing();
     let begin = Instant::now();
     assert_eq!(source(&limiter, "ada").await, Source::Memory);
     assert!(begin.elapsed() >= store.deadline, "{:?}", begin.elapsed());
@@ -140,7 +158,7 @@ async fn checks_wait_only_once_for_a_refresh_that_hangs() {
 async fn no_check_waits_while_the_circuit_breaker_is_open() {
     let mut store = SharedStore::new(SECOND / 100);
     (store.deadline, store.fails) = (SECOND / 2, true);
-    let limiter = store.limiter().fresh_blocks();
+    let limiter = store.observing();
     for _ in 0..50 {
         assert!(limiter.check("bob").await.is_err());
     }
@@ -156,7 +174,7 @@ async fn no_check_waits_while_the_circuit_breaker_is_open() {
 #[tokio::test]
 async fn a_check_that_is_not_polled_keeps_no_other_from_a_refresh() {
     let store = SharedStore::new(SECOND / 100);
-    let limiter = store.limiter().fresh_blocks();
+    let limiter = store.observing();
     let mut left_alone = Box::pin(limiter.check("ada"));
     assert!(left_alone.as_mut().now_or_never().is_none());
     store.gate.add_permits(1);
@@ -177,7 +195,7 @@ async fn a_check_that_is_not_polled_keeps_no_other_from_a_refresh() {
 #[tokio::test]
 async fn a_check_that_is_dropped_while_it_waits_for_the_list_has_charged_nothing() {
     let store = SharedStore::new(60 * SECOND);
-    let limiter = store.limiter().fresh_blocks();
+    let limiter = store.observing();
     let mut dropped = Box::pin(limiter.check("bob"));
     assert!(dropped.as_mut().now_or_never().is_none());
     drop(dropped);
@@ -189,7 +207,7 @@ async fn a_check_that_is_dropped_while_it_waits_for_the_list_has_charged_nothing
 #[tokio::test]
 async fn an_interval_of_zero_lets_no_check_wait() {
     let store = SharedStore::new(Duration::ZERO);
-    let limiter = store.limiter().fresh_blocks();
+    let limiter = store.observing();
     assert_eq!(source(&limiter, "ada").await, Source::Memory);
     assert_eq!(store.refreshes.load(Ordering::SeqCst), 0);
 }

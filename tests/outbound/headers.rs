@@ -32,7 +32,7 @@ fn head(status: u16, lines: &[(&str, &str)]) -> (StatusCode, HeaderMap) {
 fn paused(status: u16, lines: &[(&str, &str)]) -> Option<u128> {
     let limiter = limiter();
     let (status, headers) = head(status, lines);
-    let told = limiter.observe_head("ada", status, &headers);
+    let told = limiter.observe("ada", status, &headers);
     let decision = block_on(limiter.check("ada")).expect("a decision");
     assert_eq!(decision.retry_after(), told);
     assert_eq!(decision.is_allowed(), told.is_none());
@@ -233,7 +233,7 @@ fn the_details_of_a_grpc_status_are_understood() {
         let status = tonic::Status::with_error_details(code, "slow down", details);
         let mut headers = HeaderMap::new();
         status.add_header(&mut headers).expect("headers");
-        limiter().observe_head("ada", StatusCode::OK, &headers)
+        limiter().observe("ada", StatusCode::OK, &headers)
     };
     let wait = Duration::from_millis(1_250);
     let mut details = ErrorDetails::with_retry_info(Some(wait));
@@ -252,7 +252,7 @@ fn the_details_of_a_grpc_status_are_understood() {
     let status = tonic::Status::from_header_map(&trailers).expect("a status");
     let mut headers = HeaderMap::new();
     status.add_header(&mut headers).expect("headers");
-    let told = limiter().observe_head("ada", StatusCode::OK, &headers);
+    let told = limiter().observe("ada", StatusCode::OK, &headers);
     assert_eq!(told, Some(Duration::from_millis(2_750)));
 }
 
@@ -264,7 +264,7 @@ fn details_of_a_grpc_status_without_a_wait_hide_no_other_header() {
         let mut headers = HeaderMap::new();
         status.add_header(&mut headers).expect("headers");
         headers.insert(name, HeaderValue::from_static(value));
-        limiter().observe_head("ada", StatusCode::OK, &headers)
+        limiter().observe("ada", StatusCode::OK, &headers)
     };
     let ten_years = ErrorDetails::with_retry_info(Some(Duration::from_secs(315_360_000)));
     let wait = paused(ten_years, "retry-after", "20");
@@ -445,12 +445,9 @@ fn a_wait_is_cut_to_the_longest_pause() {
     }
     let (status, headers) = head(429, &[("retry-after", "7200")]);
     let hour = Duration::from_secs(3_600);
-    assert_eq!(limiter().observe_head("ada", status, &headers), Some(hour));
+    assert_eq!(limiter().observe("ada", status, &headers), Some(hour));
     let limiter = limiter().max_pause(2 * hour).name("patient");
-    assert_eq!(
-        limiter.observe_head("ada", status, &headers),
-        Some(2 * hour)
-    );
+    assert_eq!(limiter.observe("ada", status, &headers), Some(2 * hour));
 }
 
 /// Heads of services: the service, the status, the lines with a bar between, and the milliseconds of the pause that follows.
@@ -866,7 +863,7 @@ proptest! {
         }
         let status = StatusCode::from_u16(status).expect("a status");
         let limiter = limiter().default_pause(Duration::from_secs(1), Duration::MAX);
-        let paused = limiter.observe_head("ada", status, &headers);
+        let paused = limiter.observe("ada", status, &headers);
         prop_assert!(paused.is_none_or(|paused| !paused.is_zero() && paused <= Duration::from_secs(3_600)));
     }
 
@@ -883,7 +880,7 @@ proptest! {
             let name: HeaderName = name.parse().expect("a name");
             headers.append(name, value.parse().expect("a value"));
         }
-        let paused = limiter().observe_head("ada", StatusCode::TOO_MANY_REQUESTS, &headers);
+        let paused = limiter().observe("ada", StatusCode::TOO_MANY_REQUESTS, &headers);
         prop_assert_eq!(paused, None);
     }
 }

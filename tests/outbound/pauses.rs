@@ -86,7 +86,7 @@ async fn an_operator_sees_and_lifts_a_pause_and_a_block_stays_beside_it() {
     let limiter = RateLimiter::new(store, Quota::per_minute(9)).block_after(rule);
     let admin = limiter.admin();
     let status = async || {
-        let status = admin.peek("ada").await.expect("a status");
+        let status = admin.status("ada").await.expect("a status");
         status.block_reason.zip(status.blocked_for)
     };
     limiter.pause("ada", 20 * SECOND);
@@ -181,7 +181,7 @@ async fn an_operator_lifts_a_pause_in_all_processes_also_in_the_one_that_was_tol
     assert_eq!(source(&there).await, Source::Redis);
     here.pause("ada", HOUR);
     until(async || source(&there).await == Source::Paused).await;
-    let status = there.admin().peek("ada").await.expect("a status");
+    let status = there.admin().status("ada").await.expect("a status");
     assert_eq!(status.block_reason, Some(BlockReason::Paused));
     there.admin().unblock("ada").await.expect("unblocked");
     assert_eq!(source(&there).await, Source::Redis);

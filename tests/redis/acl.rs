@@ -35,10 +35,10 @@ async fn use_all(store: &RedisStore, run: usize) -> Result<(), Error> {
                 let _ = limiter.check_n(key.as_str(), cost).await?;
             }
             if millis == 11_000 {
-                limiter.reset(key.as_str()).await?;
+                limiter.admin().reset(key.as_str()).await?;
                 let admin = limiter.admin();
                 admin.block(key.as_str(), Duration::from_secs(60)).await?;
-                let _ = admin.peek(key.as_str()).await?;
+                let _ = admin.status(key.as_str()).await?;
                 admin.unblock(key.as_str()).await?;
             }
         }

@@ -112,7 +112,7 @@ async fn peek_and_list_show_blocks_of_other_processes_at_once() {
     ];
     here.admin().block("ada", HOUR).await.unwrap();
     assert_eq!(source(&there, "ada").await, Source::Redis);
-    let standing = there.admin().peek("ada").await.unwrap();
+    let standing = there.admin().status("ada").await.unwrap();
     let left = standing.blocked_for.unwrap();
     assert!(left > HOUR - 10 * SECOND && left <= HOUR, "{left:?}");
     assert_eq!(standing.view.used(), 1);
@@ -121,7 +121,7 @@ async fn peek_and_list_show_blocks_of_other_processes_at_once() {
     let blocked: Vec<_> = blocked.iter().map(|(key, _)| key.as_str()).collect();
     assert_eq!(blocked, ["bob", "ada"]);
     here.admin().unblock("ada").await.unwrap();
-    assert_eq!(there.admin().peek("ada").await.unwrap().blocked_for, None);
+    assert_eq!(there.admin().status("ada").await.unwrap().blocked_for, None);
 }
 
 #[tokio::test]
@@ -129,7 +129,7 @@ async fn a_permanent_block_holds_in_other_processes_too() {
     let server = RedisServer::start();
     let [here, there] = [(); 2].map(|()| limiter(&server));
     here.admin().block("ada", Duration::MAX).await.unwrap();
-    let standing = there.admin().peek("ada").await.unwrap();
+    let standing = there.admin().status("ada").await.unwrap();
     assert!(standing.blocked_for.unwrap() > 100 * 365 * 24 * HOUR);
     assert_eq!(here.admin().blocked().await.unwrap().len(), 1);
 }
@@ -192,7 +192,7 @@ async fn a_block_outlives_the_server_and_ends_on_time_without_it() {
     let (limiter, local) = falling_back(&server);
     let (other, of_other) = falling_back(&server);
     limiter.admin().block("ada", HOUR).await.unwrap();
-    let _ = other.admin().peek("ada").await.unwrap();
+    let _ = other.admin().status("ada").await.unwrap();
     server.kill();
     for (limiter, local) in [(limiter, local), (other, of_other)] {
         for key in ["bob", "bob", "bob", "bob", "bob", "bob"] {
@@ -221,7 +221,7 @@ async fn while_the_server_is_down_every_admin_operation_fails() {
     // Eight rounds: the breaker opens meanwhile.
     for _ in 0..8 {
         for outcome in [
-            admin.peek("ada").await.map(drop),
+            admin.status("ada").await.map(drop),
             admin.blocked().await.map(drop),
             admin.block("bob", HOUR).await,
             admin.unblock("ada").await,
@@ -265,7 +265,7 @@ async fn a_full_list_accepts_only_its_members_and_fails_for_others() {
 
     // BlockRule a blocked key again needs no room, and unblocking it makes room.
     admin.block("ada", 2 * HOUR).await.unwrap();
-    let left = there.admin().peek("ada").await.unwrap().blocked_for;
+    let left = there.admin().status("ada").await.unwrap().blocked_for;
     assert!(left.unwrap() > HOUR, "{left:?}");
     admin.unblock("nobody").await.unwrap();
     assert_eq!(
@@ -540,7 +540,7 @@ async fn without_the_permission_to_refresh_checks_go_on_and_one_line_names_it() 
     }
     let admin = limiter.admin();
     let outcomes: [Result<(), Error>; 3] = [
-        admin.peek("ada").await.map(drop),
+        admin.status("ada").await.map(drop),
         admin.blocked().await.map(drop),
         admin.block("ada", HOUR).await,
     ];
@@ -625,7 +625,15 @@ async fn on_a_cluster_of_one_a_block_is_one_key_in_one_slot() {
     let [here, there] = [(); 2].map(|()| limiter(&server));
     for key in ["ada", "bob", "eve"] {
         here.admin().block(key, HOUR).await.unwrap();
-        assert!(there.admin().peek(key).await.unwrap().blocked_for.is_some());
+        assert!(
+            there
+                .admin()
+                .status(key)
+                .await
+                .unwrap()
+                .blocked_for
+                .is_some()
+        );
     }
     let keys: Vec<String> = server.connect().keys("*").unwrap();
     assert_eq!(keys, [LIST]);

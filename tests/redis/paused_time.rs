@@ -29,7 +29,7 @@ async fn a_store_connects_and_many_checks_at_once_are_decided_exactly() {
     let admitted = decisions.filter(|decision| decision.is_allowed());
     let units: u32 = admitted.map(|decision| decision.view().cost()).sum();
     assert_eq!(units, 150);
-    limiter.reset("ada").await.unwrap();
+    limiter.admin().reset("ada").await.unwrap();
     let decision = limiter.check("ada").await.unwrap();
     assert!(decision.is_allowed());
     decision.settle(0).await.unwrap();

@@ -130,7 +130,7 @@ async fn a_local_refund_or_credit_is_admitted_at_once() {
     limiter.admin().credit("ada", 2).await.unwrap();
     assert_eq!(source(&limiter, 2).await, (true, Source::Redis));
     assert_eq!(source(&limiter, 1).await, (false, Source::Redis));
-    limiter.reset("ada").await.unwrap();
+    limiter.admin().reset("ada").await.unwrap();
     assert_eq!(source(&limiter, 1).await, (true, Source::Redis));
 }
 
@@ -141,7 +141,7 @@ async fn a_reset_by_another_process_is_seen_within_the_age_of_a_refusal() {
         .map(|store| RateLimiter::new(store, Quota::per_hour(10)));
     let _ = here.check_n("ada", 10).await.unwrap();
     assert_eq!(source(&here, 1).await, (false, Source::Redis));
-    there.reset("ada").await.unwrap();
+    there.admin().reset("ada").await.unwrap();
     assert_eq!(source(&here, 1).await, (false, Source::RefusalCache));
     tokio::time::sleep(SECOND).await;
     assert_eq!(source(&here, 1).await, (true, Source::Redis));

@@ -117,7 +117,7 @@ fn no_key_is_without_a_time_to_live_after_any_operations() {
             for (limiter, key, cost, chance) in operations {
                 let (limiter, key) = (&limiters[limiter], format!("key {key}"));
                 match chance {
-                    0 => limiter.reset(key).await.unwrap(),
+                    0 => limiter.admin().reset(key).await.unwrap(),
                     1 => tokio::time::sleep(window(5)).await,
                     _ => drop(limiter.check_n(key, cost).await),
                 }
@@ -296,8 +296,8 @@ async fn reset_forgets_one_key_of_one_limiter() {
     for (limiter, key) in [(&search, "ada"), (&search, "bob"), (&export, "ada")] {
         let _ = limiter.check_n(key, 5).await.unwrap();
     }
-    search.reset("ada").await.unwrap();
-    search.reset("nobody").await.unwrap();
+    search.admin().reset("ada").await.unwrap();
+    search.admin().reset("nobody").await.unwrap();
     assert_eq!(search.peek("ada").await.unwrap().used(), 0);
     assert_eq!(search.peek("bob").await.unwrap().used(), 5);
     assert_eq!(export.peek("ada").await.unwrap().used(), 5);

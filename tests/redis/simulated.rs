@@ -237,7 +237,7 @@ impl Service {
         let cost = u32::try_from(self.random.below(3)).expect("a cost");
         let minute = Duration::from_secs(60);
         match self.random.below(16) {
-            0 => drop(limiter.reset(key).await),
+            0 => drop(limiter.admin().reset(key).await),
             1 => drop(limiter.admin().credit(key, 1).await),
             2 => drop(limiter.admin().block("eve", minute).await),
             3 => drop(limiter.admin().unblock("eve").await),

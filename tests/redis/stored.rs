@@ -177,7 +177,7 @@ async fn quotas_that_a_check_does_not_ask_stay_as_they_are() {
         expected[asked] += 1;
         assert_eq!(used(&all).await, expected, "{quota:?}");
         // Nor does a reset of one forget the others.
-        one.reset("ada").await.unwrap();
+        one.admin().reset("ada").await.unwrap();
         expected[asked] = 0;
         assert_eq!(used(&all).await, expected, "{quota:?}");
     }
@@ -450,7 +450,7 @@ fn any_bytes_fail_their_own_entry_and_never_the_call_or_other_entries() {
                     let text = error.to_string();
                     assert!(text.contains("WRONGTYPE"), "{name}: {text}: {spoiled:?}");
                 }
-                runtime.block_on(limiter.reset("bad1")).ok();
+                runtime.block_on(limiter.admin().reset("bad1")).ok();
             }
             let good = format!("good{name}{limit}0");
             let charged = runtime.block_on(limiters[1].peek(good.as_str())).unwrap();

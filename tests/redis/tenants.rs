@@ -93,7 +93,7 @@ async fn start(configure: impl FnOnce(RedisStore) -> RedisStore) -> (RedisServer
     let first = Tree::new(&store);
     let keys = [Key::from("nobody"), Key::from("nowhere")];
     assert!(first.check_with_service(&keys).await.is_allowed());
-    first.service.reset(Key::global()).await.unwrap();
+    first.service.admin().reset(Key::global()).await.unwrap();
     (server, store)
 }
 
@@ -200,7 +200,7 @@ async fn a_key_that_an_operator_builds_or_reads_is_the_key_that_is_counted() {
             for _ in 0..4 {
                 assert!(tree.check(&keys).await.is_allowed());
             }
-            assert_eq!(admin.peek(&key).await.unwrap().view.used(), 4);
+            assert_eq!(admin.status(&key).await.unwrap().view.used(), 4);
             admin.credit(&key, 3).await.unwrap();
             assert_eq!(tree.used(&keys).await, [1, 4 * number]);
             admin.reset(&key).await.unwrap();
@@ -217,7 +217,7 @@ async fn a_key_that_an_operator_builds_or_reads_is_the_key_that_is_counted() {
             admin.unblock(&blocked[0].0).await.unwrap();
             assert_eq!(tree.used(&keys).await, [0, 4 * number]);
         }
-        tree.tenant.reset(&keys[1]).await.unwrap();
+        tree.tenant.admin().reset(&keys[1]).await.unwrap();
     }
 }
 

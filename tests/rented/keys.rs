@@ -34,7 +34,7 @@ async fn use_scripts(store: &RedisStore) {
         let limiter = RateLimiter::new(store.clone(), quota.clone()).name(quota.to_string());
         if quota == Quota::in_flight(3) {
             let permit = limiter.acquire("ada").await.unwrap();
-            let _ = limiter.admin().peek("ada").await.unwrap();
+            let _ = limiter.admin().status("ada").await.unwrap();
             permit.release().await.unwrap();
             continue;
         }

@@ -125,7 +125,7 @@ impl Both {
 
     pub(crate) async fn reset(&self, key: &str) {
         for limiter in &self.0 {
-            limiter.reset(key).await.expect("a reset");
+            limiter.admin().reset(key).await.expect("a reset");
         }
     }
 }

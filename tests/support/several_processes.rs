@@ -42,7 +42,7 @@ pub(crate) async fn returns_units(store: impl Store) {
     assert_eq!(used(&limiter, "ada").await, 7);
     limiter.admin().credit("ada", 5).await.unwrap();
     assert_eq!(used(&limiter, "ada").await, 2);
-    limiter.reset("ada").await.unwrap();
+    limiter.admin().reset("ada").await.unwrap();
     assert_eq!(used(&limiter, "ada").await, 0);
 }
 
@@ -216,7 +216,7 @@ pub(crate) async fn block_together<S: Store + Clone>(stores: [S; 2]) {
         decision.source() == Source::Block
     };
     let reason = async |limiter: &RateLimiter, key: &str| {
-        let status = limiter.admin().peek(key).await.unwrap();
+        let status = limiter.admin().status(key).await.unwrap();
         status.block_reason
     };
     let [here, there] = &limiters;

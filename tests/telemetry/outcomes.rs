@@ -233,7 +233,7 @@ async fn a_wait_is_one_check_and_what_is_no_check_is_not_counted() {
     taken.refund(1).await.unwrap();
     taken.settle(2).await.unwrap();
     let _ = limiter.peek(WHO).await.unwrap();
-    let _ = limiter.admin().peek(WHO).await.unwrap();
+    let _ = limiter.admin().status(WHO).await.unwrap();
     let waiting =
         tokio::spawn(async move { limiter.until_ready(WHO, 1, Duration::from_secs(300)).await });
     while !waiting.is_finished() {
@@ -359,7 +359,7 @@ async fn keys_are_told_as_they_come_and_go() {
         assert_eq!(scraped(&prometheus, HELD), f64::from(held));
     }
     for key in 0..20 {
-        limiter.reset(format!("{WHO}:{key}")).await.unwrap();
+        limiter.admin().reset(format!("{WHO}:{key}")).await.unwrap();
     }
     assert_eq!((scraped(&prometheus, HELD), store.len()), (30.0, 30));
 }
@@ -567,7 +567,7 @@ async fn units_of_a_release_and_a_reset_are_returned() {
     let (prometheus, _guard) = scrape();
     let limiter = leased(&server);
     let _ = until_leased(&limiter).await;
-    limiter.reset(WHO).await.unwrap();
+    limiter.admin().reset(WHO).await.unwrap();
     let (held, [granted, used, returned, lost]) = lease_units(&prometheus);
     assert_eq!((held, used, lost), (0.0, 1.0, 0.0));
     assert_eq!(returned, granted - 1.0);
@@ -840,7 +840,7 @@ async fn refusals_that_are_remembered_are_told_as_they_come_and_go() {
     assert!(limiter.check(WHO).await.unwrap().is_allowed());
     assert_eq!(scraped(&prometheus, HELD), 0.0, "one is admitted");
     refused().await;
-    limiter.reset(WHO).await.unwrap();
+    limiter.admin().reset(WHO).await.unwrap();
     assert_eq!(scraped(&prometheus, HELD), 0.0, "they are forgotten");
 }
 

@@ -266,11 +266,11 @@ async fn several_checks(kit: &Conformance) -> Result<(), Broken> {
 }
 
 async fn shares(kit: &Conformance) -> Result<(), Broken> {
-    let quota = Quota::in_flight(5).try_shares([
+    let quota = Quota::in_flight(5).shares([
         Share::of("critical").reserve(2),
         Share::of("batch").at_most(2),
     ]);
-    let none = kit.scratch_key(quota.map_err(|error| Broken::Failed(error.to_string()))?);
+    let none = kit.scratch_key(quota);
     let critical = none.of_share("critical");
     let batch = none.of_share("batch");
     // Used is the limit less what the share that asks may still take.

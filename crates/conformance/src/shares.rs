@@ -40,11 +40,11 @@ fn shares(
     algorithm: Algorithm,
 ) -> Result<[Asking; 3], Broken> {
     let quota = Quota::new(LIMIT, window).with_algorithm(algorithm);
-    let quota = quota.try_shares([
+    let quota = quota.shares([
         Share::of("critical").reserve(6),
         Share::of("batch").reserve(2).at_most(5),
     ]);
-    let none = kit.scratch_key(quota.map_err(|error| Broken::Failed(error.to_string()))?);
+    let none = kit.scratch_key(quota);
     let asking = |name, reserve, most| Asking {
         subject: none.of_share(name),
         reserve,

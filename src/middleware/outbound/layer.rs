@@ -26,7 +26,7 @@ const DEFAULT_WAIT: Duration = Duration::from_secs(30);
 /// 2. The client sends it. The headers of the response stay as the upstream has written them.
 /// 3. If the response tells when to send again, such as a 429 with `Retry-After`, the key is paused until then:
 ///    in this process at once, in the others within a second. A process that has not asked for a second first
-///    [reads](RateLimiter::fresh_blocks) which keys are paused.
+///    [reads](RateLimiter::pause) which keys are paused.
 ///
 /// A request that would have to wait longer is not sent. It is answered at once with a 429, which has a
 /// [`Rejection`](crate::Rejection) in its extensions. Nothing is sent twice: retries are the task of another layer,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use http::{HeaderMap, Response, StatusCode};
+use http::{HeaderMap, StatusCode};
 
 use super::upstream_wait::{UpstreamOutcome, UpstreamWait, read};
 use crate::key::IntoKey;
@@ -28,44 +28,40 @@ impl RateLimiter {
     /// makes no sense is ignored, and counted in the metric `tollgate_upstream_answers_total`: a date in the past, a
     /// negative number, or several values that differ.
     ///
-    /// # Examples
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use http::Response;
-    /// use tollgate::{MemoryStore, Quota, RateLimiter};
-    ///
-    /// let limiter = RateLimiter::new(MemoryStore::new(), Quota::per_minute(60)).name("mail");
-    /// let response = Response::builder().status(429).header("retry-after", "20").body(())?;
-    /// let paused = limiter.observe("mail.example", &response);
-    /// assert!(paused > Some(Duration::from_secs(19)));
-    ///
-    /// let response = Response::builder().status(200).body(())?;
-    /// assert_eq!(limiter.observe("other.example", &response), None);
-    /// # Ok::<(), http::Error>(())
-    /// ```
-    pub fn observe<B>(&self, key: impl IntoKey, response: &Response<B>) -> Option<Duration> {
-        self.observe_head(key, response.status(), response.headers())
-    }
-
-    /// Does the same as [`observe`](Self::observe) for a response of another type, such as reqwest's, or for the trailers
-    /// of a gRPC call.
+    /// The headers may also be the trailers of a gRPC call. [`pause`](Self::pause) says when other processes obey.
     ///
     /// # Examples
     ///
     /// ```no_run
     /// # async fn get(limiter: tollgate::RateLimiter) -> Result<(), reqwest::Error> {
     /// let response = reqwest::get("http://mail.example/").await?;
-    /// limiter.observe_head("mail.example", response.status(), response.headers());
+    /// limiter.observe("mail.example", response.status(), response.headers());
     /// # Ok(())
     /// # }
     /// ```
-    pub fn observe_head(
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use http::{HeaderMap, StatusCode};
+    /// use tollgate::{MemoryStore, Quota, RateLimiter};
+    ///
+    /// let limiter = RateLimiter::new(MemoryStore::new(), Quota::per_minute(60)).name("mail");
+    /// let mut headers = HeaderMap::new();
+    /// assert_eq!(limiter.observe("other.example", StatusCode::OK, &headers), None);
+    ///
+    /// headers.insert("retry-after", "20".parse()?);
+    /// let paused = limiter.observe("mail.example", StatusCode::TOO_MANY_REQUESTS, &headers);
+    /// assert!(paused > Some(Duration::from_secs(19)));
+    /// # Ok::<(), http::header::InvalidHeaderValue>(())
+    /// ```
+    #[doc(alias("observe_head"))]
+    pub fn observe(
         &self,
         key: impl IntoKey,
         status: StatusCode,
         headers: &HeaderMap,
     ) -> Option<Duration> {
+        self.0.pauses.need_fresh_list();
         let key = key.into_key();
         let answer = read(status, headers);
         if answer.outcome == UpstreamOutcome::Served {

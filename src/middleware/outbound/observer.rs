@@ -31,7 +31,7 @@ impl Observer {
         let mut is_of_other = false;
         for (limiter, key) in &self.others {
             if let Some(key) = key(head) {
-                limiter.observe_head(key, head.status, &head.headers);
+                limiter.observe(key, head.status, &head.headers);
                 is_of_other = true;
             }
         }
@@ -40,7 +40,7 @@ impl Observer {
         }
         let own = decision.limiters().find(|(_, level)| level.place() == 0);
         if let Some((limiter, own)) = own {
-            limiter.observe_head(&own.record().key, head.status, &head.headers);
+            limiter.observe(&own.record().key, head.status, &head.headers);
         }
     }
 }

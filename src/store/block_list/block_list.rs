@@ -137,7 +137,7 @@ impl BlockList {
     /// [refreshes](crate::Store::refresh_blocks) it.
     ///
     /// A check that finds the last refresh older than `interval` starts one in the background. The check does not wait for
-    /// it, unless its limiter needs [fresh blocks](crate::RateLimiter::fresh_blocks). That needs a tokio runtime, and an
+    /// it, unless its limiter [observes an upstream](crate::RateLimiter::pause). That needs a tokio runtime, and an
     /// interval of zero turns it off.
     #[must_use]
     pub fn shared(interval: Duration) -> Self {

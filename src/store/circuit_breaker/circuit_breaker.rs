@@ -24,8 +24,7 @@ use crate::telemetry::{OutageLog, StoreMeter, WaitOutcome};
 ///   [`FailurePolicy`](crate::FailurePolicy) is to fall back.
 ///
 /// [`RedisStore`](crate::RedisStore) has its own circuit breakers, set by
-/// [`RedisStore::deadline`](crate::RedisStore::deadline) and
-/// [`RedisStore::fallback_keys`](crate::RedisStore::fallback_keys). Use this type in a store outside this
+/// [`RedisStore::deadline`](crate::RedisStore::deadline). Use this type in a store outside this
 /// crate: keep one, and return a clone from [`Store::parts`](crate::Store::parts). Clones
 /// share their state, so if one limiter finds that the store fails, all limiters of the store know. A store of several
 /// servers that fail alone keeps one for each: see [`Store::circuit_breaker`](crate::Store::circuit_breaker).

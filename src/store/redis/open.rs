@@ -60,7 +60,7 @@ const TEXT: &str = "must not be empty";
 const DURATION: &str = "is a number with a unit, like 50ms or 1s";
 const TAGS: &str = "is a number from 1 to 65535, or `prefix:` and such a number";
 
-const SETTINGS: [Setting; 8] = [
+const SETTINGS: [Setting; 6] = [
     Setting {
         name: "prefix",
         rule: TEXT,
@@ -93,16 +93,6 @@ const SETTINGS: [Setting; 8] = [
         name: "refusal_cache",
         rule: DURATION,
         apply: |store, value| Some(store.refusal_cache(parse_duration(value)?)),
-    },
-    Setting {
-        name: "block_list_refresh",
-        rule: DURATION,
-        apply: |store, value| Some(store.block_list_refresh(parse_duration(value)?)),
-    },
-    Setting {
-        name: "fallback_keys",
-        rule: "is a whole number",
-        apply: |store, value| Some(store.fallback_keys(value.parse().ok()?)),
     },
 ];
 
@@ -227,7 +217,7 @@ mod tests {
         for url in DEPLOYMENTS {
             let by_url = RedisStore::open(&format!(
                 "{url}?prefix=sh%26op&name=counts&deadline=50ms&hash_tags=48\
-                 &slots=on&refusal_cache=0s&block_list_refresh=5s&fallback_keys=7&protocol=resp2"
+                 &slots=on&refusal_cache=0s&protocol=resp2"
             ));
             let by_methods = RedisStore::open(&format!("{url}?protocol=resp2"))
                 .unwrap()
@@ -236,9 +226,7 @@ mod tests {
                 .deadline(std::time::Duration::from_millis(50))
                 .hash_tags(HashTags::Shared(NonZeroU16::new(48).unwrap()))
                 .by_slot()
-                .refusal_cache(std::time::Duration::ZERO)
-                .block_list_refresh(std::time::Duration::from_secs(5))
-                .fallback_keys(7);
+                .refusal_cache(std::time::Duration::ZERO);
             let [by_url, by_methods] = [by_url.unwrap(), by_methods].map(|store| {
                 let shown = format!("{store:?}");
                 // The rest is the time at which the store was opened.
@@ -251,9 +239,7 @@ mod tests {
                 "Shared(48)",
                 "50ms",
                 "max_age: Some(0ns)",
-                "5s",
                 "by_slot: true",
-                "keys: Some(7)",
             ] {
                 assert!(by_url.contains(part), "{by_url}");
             }
@@ -287,7 +273,6 @@ mod tests {
                 "refusal_cache=soon",
                 "`refusal_cache` is a number with a unit",
             ),
-            ("fallback_keys=-1", "`fallback_keys` is a whole number"),
             ("prefix=a&prefix=b", "the parameter `prefix` is there twice"),
         ] {
             for url in DEPLOYMENTS {

@@ -80,8 +80,6 @@ pub(crate) trait FeatureRedis1 {
 /// | `hash_tags` | a number from 1 to 65535: [`HashTags::Shared`](crate::store::HashTags::Shared); `prefix:` and such a number: [`ByPrefix`](crate::store::HashTags::ByPrefix) | [`hash_tags`](Self::hash_tags) |
 /// | `slots` | `on` | [`by_slot`](Self::by_slot) |
 /// | `refusal_cache` | a number with a unit | [`refusal_cache`](Self::refusal_cache) |
-/// | `block_list_refresh` | a number with a unit | [`block_list_refresh`](Self::block_list_refresh) |
-/// | `fallback_keys` | a number | [`fallback_keys`](Self::fallback_keys) |
 ///
 /// If one route needs another setting, such as a longer deadline, change it on a [fork](Self::fork). Cloning is
 /// cheap. Clones are the same store and share its connections.

@@ -240,11 +240,9 @@ impl RedisStore {
         })
     }
 
-    /// Sets how often this process fetches the list of keys that other processes have
-    /// [blocked](crate::Admin::block). The default is every second. Zero turns it off.
-    ///
-    /// The list is refreshed in the background while there are checks, and no check waits for it. Redis sends
-    /// the list only if it has changed.
+    /// Sets how often this process fetches the list of blocked keys, in place of every second. Zero turns it off.
+    #[cfg(feature = "test-util")]
+    #[doc(hidden)]
     #[must_use]
     pub fn block_list_refresh(self, every: Duration) -> Self {
         self.with("block_list_refresh", |settings| {
@@ -252,10 +250,9 @@ impl RedisStore {
         })
     }
 
-    /// Sets the most keys that this process counts in memory while Redis fails. The default is 100 000, as in a
-    /// [`MemoryStore`](crate::MemoryStore). Zero turns the fallback off.
-    ///
-    /// See [`FailurePolicy::fall_back`](crate::FailurePolicy::fall_back).
+    /// Sets the most keys of the fallback counts, in place of 100 000.
+    #[cfg(feature = "test-util")]
+    #[doc(hidden)]
     #[must_use]
     pub fn fallback_keys(self, keys: usize) -> Self {
         self.with("fallback_keys", |settings| {

@@ -21,8 +21,6 @@ use crate::store::store::{Store, StoreParts};
 
 const DEFAULT_DEADLINE: Duration = Duration::from_millis(100);
 
-const DEFAULT_FALLBACK_KEYS: usize = 100_000;
-
 /// The time between two readings of the blocked keys: other processes know a change so much later.
 const BLOCKS_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -57,7 +55,6 @@ struct RowsSettings {
     name: Arc<str>,
     deadline: Duration,
     refusal_age: Duration,
-    fallback_keys: usize,
 }
 
 impl<R: Rows> StoreOn<R> {
@@ -68,7 +65,6 @@ impl<R: Rows> StoreOn<R> {
             name: "other".into(),
             deadline: DEFAULT_DEADLINE,
             refusal_age: DEFAULT_MAX_AGE,
-            fallback_keys: DEFAULT_FALLBACK_KEYS,
         };
         Self::build(Arc::new(rows), settings)
     }
@@ -93,13 +89,6 @@ impl<R: Rows> StoreOn<R> {
     #[must_use]
     pub fn refusal_cache(self, max_age: Duration) -> Self {
         self.with(|settings| settings.refusal_age = max_age)
-    }
-
-    /// Sets the most keys of the fallback counts, for limiters that count in memory while the database fails. The default is
-    /// 100 000. Zero turns the fallback off.
-    #[must_use]
-    pub fn fallback_keys(self, keys: usize) -> Self {
-        self.with(|settings| settings.fallback_keys = keys)
     }
 
     fn with(self, change: impl FnOnce(&mut RowsSettings)) -> Self {
@@ -154,7 +143,6 @@ fn parts<R: Rows>(
     let circuit_breaker = CircuitBreaker::new()
         .name(name)
         .deadline(settings.deadline)
-        .fallback_keys(settings.fallback_keys)
         .probed_by(probe);
     let refusal_cache = RefusalCache::new().name(name).max_age(settings.refusal_age);
     StoreParts {

@@ -114,7 +114,7 @@ async fn fail_all_fails_refunds_resets_credits_and_blocks() {
     let mut decision = check(&limiter).await.unwrap();
     store.fail_all(ErrorKind::Full);
     let refund = decision.refund(1).await.unwrap_err();
-    let reset = limiter.reset("ada").await.unwrap_err();
+    let reset = limiter.admin().reset("ada").await.unwrap_err();
     let block = limiter.admin().block("ada", MINUTE).await.unwrap_err();
     let credit = limiter.admin().credit("ada", 1).await.unwrap_err();
     let kinds = [refund.kind(), reset.kind(), block.kind(), credit.kind()];
@@ -122,7 +122,7 @@ async fn fail_all_fails_refunds_resets_credits_and_blocks() {
 
     store.recover();
     assert_eq!(used(&limiter).await, 1);
-    limiter.reset("ada").await.unwrap();
+    limiter.admin().reset("ada").await.unwrap();
     assert_eq!(used(&limiter).await, 0);
 }
 
@@ -172,7 +172,7 @@ async fn a_check_without_an_answer_fails_at_the_deadline() {
 async fn hang_all_applies_to_resets() {
     let store = TestStore::new();
     store.hang_all();
-    let reset = limiter(&store).reset("ada").await.unwrap_err();
+    let reset = limiter(&store).admin().reset("ada").await.unwrap_err();
     assert_eq!(reset.kind(), ErrorKind::Timeout);
 }
 

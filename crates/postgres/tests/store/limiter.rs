@@ -225,7 +225,7 @@ async fn a_service_needs_no_right_but_those_on_the_rows() {
         .await
         .unwrap();
     assert_eq!(limiter.admin().blocked().await.unwrap().len(), 1);
-    limiter.reset("ada").await.unwrap();
+    limiter.admin().reset("ada").await.unwrap();
     assert!(store.rows().migrate().await.is_err());
     let revoke = "REVOKE DELETE, UPDATE ON rights.tollgate_counts FROM service";
     server.run(revoke).await;

@@ -65,7 +65,7 @@ async fn decisions_are_those_of_the_store_in_memory() {
             let (cost, act) = (random.random_range(0..4), random.random_range(0..20));
             if act == 0 {
                 for limiter in &limiters {
-                    limiter.reset("ada").await.unwrap();
+                    limiter.admin().reset("ada").await.unwrap();
                 }
             } else if act == 1 {
                 for limiter in &limiters {

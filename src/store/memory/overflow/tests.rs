@@ -149,7 +149,7 @@ fn units_charged_to_a_shared_count_are_returned_to_it() {
     assert_eq!([flooded.used(&one), flooded.used(&other)], [4, 4]);
     block_on(flooded.limiter.admin().credit(&one, 1)).unwrap();
     assert_eq!(flooded.used(&other), 3);
-    block_on(flooded.limiter.reset(&one)).unwrap();
+    block_on(flooded.limiter.admin().reset(&one)).unwrap();
     assert_eq!(flooded.used(&other), 0);
 }
 

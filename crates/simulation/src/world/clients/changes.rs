@@ -147,7 +147,7 @@ async fn give_credit(client: &mut Client, sent: u64) {
         .begin_credit(limiter, "cara", sent, latest);
     let limits = client.limiters.get(limiter);
     let outcome = match units {
-        0 => limits.reset("cara").await,
+        0 => limits.admin().reset("cara").await,
         _ => limits.admin().credit("cara", units).await,
     };
     match outcome {
@@ -167,7 +167,7 @@ async fn give_credit(client: &mut Client, sent: u64) {
 async fn look(client: &Client, key: &'static str) {
     let limiter = if key == "ada" { "slots" } else { "pair" };
     let key = if key == "ada" { "x" } else { "bob" };
-    let looked = client.limiters.get(limiter).admin().peek(key).await;
+    let looked = client.limiters.get(limiter).admin().status(key).await;
     if let Err(error) = looked {
         client.failed(&error, &[(limiter, key, 0)]);
     }
