@@ -3,7 +3,6 @@
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
-/// Returns 64 random bits.
 pub(crate) fn random_bits() -> u64 {
     // Each `RandomState` has a random key, so the hash of a constant is a random number.
     RandomState::new().hash_one(0)

@@ -46,7 +46,7 @@ impl CountingRule for FixedWindow {
 
     #[inline]
     fn time_until(&self, check: &QuotaCheck<'_>, _: u64) -> u64 {
-        check.fixed_window().left_of(self.window)
+        check.fixed_window().left_from(self.window)
     }
 
     #[inline]

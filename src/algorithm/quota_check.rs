@@ -58,7 +58,7 @@ impl<'a> QuotaCheck<'a> {
     #[inline]
     pub(crate) fn fixed_window_needs(&self) -> u64 {
         let window = self.fixed_window();
-        window.left_of(window.last_index())
+        window.left_from(window.last_index())
     }
 
     #[inline]

@@ -56,7 +56,7 @@ impl CountState {
     /// if numbers are missing or too large.
     #[cfg(feature = "redis")]
     #[inline]
-    pub(crate) fn of_counter(
+    pub(crate) fn from_counter(
         algorithm: Algorithm,
         generation: u64,
         numbers: &[u64],

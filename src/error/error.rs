@@ -186,11 +186,11 @@ impl Error {
 
     /// Marks the error of one check, for example because of what is stored for its key. It is not a failure of the store,
     /// which other checks share.
-    pub(crate) fn of_one_check(self) -> Self {
+    pub(crate) fn for_one_check(self) -> Self {
         self.with_act(Act::OneCheck)
     }
 
-    pub(crate) fn is_of_one_check(&self) -> bool {
+    pub(crate) fn concerns_one_check(&self) -> bool {
         self.act() == Act::OneCheck
     }
 

@@ -198,22 +198,21 @@ impl Key {
 
     /// Returns the name under which the limiter of this name counts its automatic blocks. No limiter of a user has it,
     /// because `=` is encoded in names.
-    pub(crate) fn blocks_of_limiter(&self) -> Self {
+    pub(crate) fn blocks_name(&self) -> Self {
         Self::with_text(StoredText::new(|text| {
             write!(text, "{BLOCKS_TAG}{}", self.as_str())
         }))
     }
 
     /// Returns the name under which the keys of the limiter of this name are paused, as the other name for its blocks.
-    pub(crate) fn pauses_of_limiter(&self) -> Self {
+    pub(crate) fn pauses_name(&self) -> Self {
         Self::with_text(StoredText::new(|text| {
             write!(text, "{PAUSES_TAG}{}", self.as_str())
         }))
     }
 
-    /// Returns whether this is the name of [`blocks_of_limiter`](Self::blocks_of_limiter), if it is not hashed.
     #[cfg(feature = "test-util")]
-    pub(crate) fn is_blocks_of_limiter(&self) -> bool {
+    pub(crate) fn is_blocks_name(&self) -> bool {
         self.as_str().starts_with(BLOCKS_TAG)
     }
 

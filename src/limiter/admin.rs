@@ -340,8 +340,8 @@ impl Admin {
         let LimiterInner { store, pauses, .. } = &*self.limiter.0;
         store.refresh_blocks().await?;
         let list = store.block_list();
-        let mut ends = list.of_limiter(&self.limiter.0.scope);
-        ends.extend(list.of_limiter(&pauses.name));
+        let mut ends = list.blocked_keys(&self.limiter.0.scope);
+        ends.extend(list.blocked_keys(&pauses.name));
         // A key that is both has the longer time.
         ends.sort_by_key(|(_, left)| *left);
         let longest: HashMap<Key, Duration> = ends.into_iter().collect();

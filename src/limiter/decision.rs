@@ -94,7 +94,6 @@ impl Decision {
         }
     }
 
-    /// Creates a decision that holds no units: another one does.
     pub(crate) fn without_charge(view: DecisionView) -> Self {
         let charges = vec![LevelCharge::Settled; view.levels().len()];
         Self { view, charges }
@@ -506,7 +505,7 @@ impl DecisionView {
     }
 
     /// Returns a view that reports the quotas of one level: its numbers and its cost belong to that level.
-    pub(crate) fn of_level(&self, index: usize) -> Self {
+    pub(crate) fn for_level(&self, index: usize) -> Self {
         let in_level = reported_index(self.levels().skip(index).take(1));
         Self {
             reported: QuotaIndex {

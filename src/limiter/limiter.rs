@@ -300,7 +300,7 @@ impl RateLimiter {
         self.with(|inner| inner.set_lease(lease)).distinct()
     }
 
-    pub(crate) fn warn_of_conflict(&self, key_type: Option<&'static str>) {
+    pub(crate) fn warn_about_conflict(&self, key_type: Option<&'static str>) {
         let lease = self.0.lease.as_ref();
         let limiter = LimiterInUse {
             id: self.0.facts.id,
@@ -328,7 +328,7 @@ impl RateLimiter {
     #[cold]
     fn observe_first_check(&self) {
         if !self.0.first_check.swap(true, Ordering::Relaxed) {
-            self.warn_of_conflict(None);
+            self.warn_about_conflict(None);
         }
     }
 
@@ -377,7 +377,7 @@ impl RateLimiter {
     }
 
     /// Without [`max_wait`](Self::max_wait), the requests of a layer do not wait.
-    pub(crate) fn max_wait_of_layer(&self) -> Duration {
+    pub(crate) fn layer_max_wait(&self) -> Duration {
         self.0.max_wait.unwrap_or_default()
     }
 

@@ -148,7 +148,7 @@ impl RateLimiter {
         let list = self.0.store.block_list();
         let block = list.blocked_for(&self.0.scope, key).map(|left| {
             // The quotas that have caused an automatic block may refuse for longer.
-            (left.max(list.wait_of(&self.0.scope, key)), Source::Block)
+            (left.max(list.known_wait(&self.0.scope, key)), Source::Block)
         });
         let pause = list.blocked_for(&self.0.pauses.name, key);
         if pause.is_some() {

@@ -61,7 +61,7 @@ impl GrowingPause {
 impl Pauses {
     pub(super) fn new(limiter: &Key) -> Arc<Self> {
         Arc::new(Self {
-            name: limiter.pauses_of_limiter(),
+            name: limiter.pauses_name(),
             growing: Mutex::default(),
             has_growing: AtomicBool::new(false),
             needs_fresh_list: AtomicBool::new(false),

@@ -63,7 +63,7 @@ impl LayerConfig {
             pool: None,
             others: Vec::new(),
             skip: Skip::default(),
-            max_wait: first.limiter.max_wait_of_layer(),
+            max_wait: first.limiter.layer_max_wait(),
             reserves: false,
             headers: Headers::default(),
             status: StatusCode::TOO_MANY_REQUESTS,

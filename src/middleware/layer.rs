@@ -873,7 +873,7 @@ impl<S: CloneService> Layer<S> for RateLimitLayer {
     fn layer(&self, inner: S) -> RateLimit<S> {
         if self.config.enabled {
             for level in self.config.levels() {
-                level.limiter.warn_of_conflict(Some(level.key_type));
+                level.limiter.warn_about_conflict(Some(level.key_type));
                 level.report_config_error(self.config.is_dry_run);
             }
         }

@@ -132,9 +132,9 @@ impl Reservation {
         let mut shared = None;
         self.settle_each(|index, place| {
             match (&config.level(place).settle, &config.first.settle) {
-                (Some(settle), _) if place > 0 => Some(settle(&view.of_level(index), head, size)),
+                (Some(settle), _) if place > 0 => Some(settle(&view.for_level(index), head, size)),
                 (_, Some(settle)) if config.shares_cost(place) => {
-                    Some(*shared.get_or_insert_with(|| settle(&view.of_level(index), head, size)))
+                    Some(*shared.get_or_insert_with(|| settle(&view.for_level(index), head, size)))
                 }
                 _ => None,
             }

@@ -276,7 +276,6 @@ impl Shared {
     }
 }
 
-/// The days since [`FIRST_DATE`].
 fn day_number(date: Date) -> i64 {
     date.duration_since(FIRST_DATE).as_hours() / 24
 }

@@ -95,7 +95,7 @@ impl AlignedWindow {
 
     /// Returns the time until a window has ended, from this one to the last one that a stored count may be of.
     #[inline]
-    pub(crate) fn left_of(&self, index: u64) -> u64 {
+    pub(crate) fn left_from(&self, index: u64) -> u64 {
         let Self {
             left, next_length, ..
         } = *self;

@@ -162,7 +162,7 @@ impl Counters {
         self.remove_dead(now);
         let mut row = self.row();
         let id = quota.stored_count(check.lease_micros);
-        let check = check.of_quota(quota, now);
+        let check = check.quota_check(quota, now);
         let outcome = if let Some(count) = self.find(id) {
             count.check(check, &mut row)
         } else {
@@ -258,7 +258,7 @@ impl Counters {
         row: &mut Row,
     ) -> QuotaOutcome {
         let (id, holding) = (quota.stored_count(check.lease_micros), check.holding);
-        let check = check.of_quota(quota, now);
+        let check = check.quota_check(quota, now);
         if quota.is_in_flight() {
             return self.with_slots(now, |slots| (slots.decide(&check, holding), Changes::NONE));
         }
@@ -287,7 +287,7 @@ impl Counters {
     /// Applies a change to the holders of slots, whose leases have not ended.
     fn with_slots<T>(&mut self, now: u64, change: impl FnOnce(&mut InFlight) -> (T, Changes)) -> T {
         let id = (Algorithm::InFlight, 0, 0);
-        let index = self.counts.iter().position(|count| count.is_of(id));
+        let index = self.counts.iter().position(|count| count.has_id(id));
         let mut count =
             index.map_or_else(|| Count::new(id), |index| self.counts.swap_remove(index));
         let mut none = InFlight::default();
@@ -310,7 +310,7 @@ impl Counters {
 
     fn charge(&mut self, check: Check<'_>, quota: &Quota, now: u64, row: &mut Row) {
         let id = quota.stored_count(check.lease_micros);
-        let check = check.of_quota(quota, now);
+        let check = check.quota_check(quota, now);
         if self.find(id).is_none() {
             self.counts.push(Count::new(id));
         }
@@ -365,7 +365,7 @@ impl Counters {
 
     #[inline]
     fn find(&mut self, id: CountId) -> Option<&mut Count> {
-        self.counts.iter_mut().find(|count| count.is_of(id))
+        self.counts.iter_mut().find(|count| count.has_id(id))
     }
 
     /// Charges units to all counts, also beyond the limits.
@@ -396,7 +396,7 @@ impl Counters {
             match (adjust.change, charged) {
                 (Change::Reset, _) => {
                     let id = quota.stored_count(adjust.lease_micros);
-                    self.counts.retain(|count| !count.is_of(id));
+                    self.counts.retain(|count| !count.has_id(id));
                 }
                 (
                     Change::Refund {
@@ -439,12 +439,12 @@ impl Counters {
         self.remove_dead(now);
         let id = quota.stored_count(subject.lease_micros);
         if let Some(count) = self.find(id) {
-            let check = subject.check(0).of_quota(quota, now);
+            let check = subject.check(0).quota_check(quota, now);
             let changes = give_back(&mut count.state, check);
             // The time to live of counters stays.
             count.note(changes, now, &mut Row::default());
             if changes.any(Changes::EMPTIED) {
-                self.counts.retain(|count| !count.is_of(id));
+                self.counts.retain(|count| !count.has_id(id));
             }
         }
     }
@@ -493,7 +493,7 @@ impl Counters {
                 ),
                 _ => "the stored bytes are no counters: remove them, or use another table or prefix".to_owned(),
             };
-            Error::new(ErrorKind::InvalidReply, text).of_one_check()
+            Error::new(ErrorKind::InvalidReply, text).for_one_check()
         })
     }
 
@@ -588,7 +588,7 @@ impl Count {
     }
 
     #[inline]
-    fn is_of(&self, id: CountId) -> bool {
+    fn has_id(&self, id: CountId) -> bool {
         (self.algorithm, self.window, self.soft) == id
     }
 

@@ -187,7 +187,6 @@ pub(super) struct OutcomeRecorder {
 }
 
 impl OutcomeRecorder {
-    /// Creates the recorder of a check that starts now.
     #[inline]
     pub(super) fn new(circuit_breaker: &CircuitBreaker, is_probe: bool) -> Self {
         Self {

@@ -295,7 +295,7 @@ impl ProtectedStore {
     }
 
     /// Returns a number for the server that has a key now: of its circuit breaker.
-    pub(crate) fn server_of(&self, subject: Subject<'_>) -> usize {
+    pub(crate) fn server(&self, subject: Subject<'_>) -> usize {
         self.circuit_breaker(subject).number()
     }
 

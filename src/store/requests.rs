@@ -175,9 +175,8 @@ impl<'a> Check<'a> {
         self.cost == other.cost && self.counts_like(other.subject)
     }
 
-    /// Returns the part of the check that concerns one of its quotas.
     #[inline]
-    pub(super) fn of_quota(&self, quota: &'a Quota, now: u64) -> QuotaCheck<'a> {
+    pub(super) fn quota_check(&self, quota: &'a Quota, now: u64) -> QuotaCheck<'a> {
         let (quotas, lease) = (self.quotas, self.lease_micros);
         let share = quotas.share_of_count(quota, self.share, lease);
         QuotaCheck::new(quota, share, lease, self.cost, now)

@@ -81,7 +81,6 @@ impl OutageState {
 }
 
 impl OutageLog {
-    /// Creates the log of a subject, such as "the store".
     pub(crate) fn new(subject: &'static str) -> Self {
         Self::with_quiet(subject, QUIET)
     }

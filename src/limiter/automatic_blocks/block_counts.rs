@@ -37,7 +37,7 @@ impl BlockCounts {
         Self {
             store: store.clone(),
             rule,
-            name: limiter.blocks_of_limiter(),
+            name: limiter.blocks_name(),
             refusals: rule.refusals_quota().into(),
         }
     }

@@ -181,7 +181,7 @@ impl HeldKey {
 
     /// A number for the server that has the key now. Servers fail one by one.
     pub(super) fn server(&self) -> usize {
-        self.store.server_of(self.subject())
+        self.store.server(self.subject())
     }
 
     pub(super) fn subject(&self) -> Subject<'_> {

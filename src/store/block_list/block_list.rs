@@ -161,7 +161,6 @@ impl BlockList {
         &self.inner.clock
     }
 
-    /// Returns whether a refresh in the background is due.
     #[inline]
     pub(crate) fn is_refresh_due(&self) -> bool {
         let refreshes = self.inner.refreshes.as_ref();
@@ -202,7 +201,7 @@ impl BlockList {
         }
         let filter = &self.inner.filter;
         let mut limiters = [subject.limiter, pauses].into_iter();
-        limiters.any(|limiter| filter.may_contain(name_of(limiter, subject.key)))
+        limiters.any(|limiter| filter.may_contain(list_name(limiter, subject.key)))
     }
 
     /// Returns how long a key of a limiter stays blocked. `None` if it is not blocked.
@@ -210,7 +209,7 @@ impl BlockList {
     /// Starts no refresh.
     #[must_use]
     pub fn blocked_for(&self, limiter: &Key, key: &Key) -> Option<Duration> {
-        let name = name_of(limiter, key);
+        let name = list_name(limiter, key);
         let may_be_blocked = self.inner.filter.may_contain(name);
         may_be_blocked.then(|| self.find(name)).flatten()
     }
@@ -241,7 +240,7 @@ impl BlockList {
     /// Sets how long the quotas of a key refuse it, by a check that began at the time `as_of`, unless a check that began
     /// later has set it, or it was forgotten since.
     pub(crate) fn set_wait(&self, limiter: &Key, key: &Key, as_of: u64, until: u64) {
-        let name = name_of(limiter, key);
+        let name = list_name(limiter, key);
         let known = self.inner.waits.get(&name);
         if known.is_none_or(|known| known.as_of <= as_of) {
             self.inner.waits.insert(name, Wait { as_of, until });
@@ -255,8 +254,8 @@ impl BlockList {
     }
 
     /// Returns how long the quotas would go on to refuse a key, by its refusals in this process.
-    pub(crate) fn wait_of(&self, limiter: &Key, key: &Key) -> Duration {
-        let known = self.inner.waits.get(&name_of(limiter, key));
+    pub(crate) fn known_wait(&self, limiter: &Key, key: &Key) -> Duration {
+        let known = self.inner.waits.get(&list_name(limiter, key));
         let end = known.map_or(0, |wait| wait.until);
         Duration::from_micros(end.saturating_sub(self.inner.clock.now()))
     }
@@ -272,7 +271,7 @@ impl BlockList {
         let now = self.inner.clock.now();
         let until = now.saturating_add(micros_rounded_up(duration));
         self.change(|Blocked { keys: blocked, .. }| {
-            let name = name_of(pauses, key);
+            let name = list_name(pauses, key);
             let known = blocked.get(&name);
             let is_new = known.is_none_or(|known| known.remaining(now).is_none());
             if is_new {
@@ -321,7 +320,7 @@ impl BlockList {
         change: impl FnOnce(&mut BlockedKey) -> Option<T>,
     ) -> Option<T> {
         let mut blocked = self.inner.blocked.write();
-        change(blocked.keys.get_mut(&name_of(pauses, key))?)
+        change(blocked.keys.get_mut(&list_name(pauses, key))?)
     }
 
     /// Returns the end of the refresh in the background that is under way, if the last one that has succeeded is older
@@ -370,7 +369,7 @@ impl BlockList {
         asked_at: u64,
     ) -> Result<bool, Error> {
         let now = self.inner.clock.now();
-        let name = name_of(block.limiter, block.key);
+        let name = list_name(block.limiter, block.key);
         self.change(
             |Blocked {
                  keys: blocked, lag, ..
@@ -445,7 +444,7 @@ impl BlockList {
         Error::new(ErrorKind::Full, text)
     }
 
-    pub(crate) fn of_limiter(&self, limiter: &Key) -> Vec<(Key, Duration)> {
+    pub(crate) fn blocked_keys(&self, limiter: &Key) -> Vec<(Key, Duration)> {
         let now = self.inner.clock.now();
         let blocked = self.inner.blocked.read();
         let of_limiter = blocked.keys.values().filter(|key| key.limiter == *limiter);
@@ -487,7 +486,7 @@ impl Blocked {
 
 fn new_keys(blocks: impl IntoIterator<Item = (Key, Key, Duration)>, now: u64) -> BlockedKeys {
     let named = |(limiter, key, remaining): (Key, Key, Duration)| {
-        let name = name_of(&limiter, &key);
+        let name = list_name(&limiter, &key);
         let expires_at = now.saturating_add(micros_rounded_up(remaining));
         let blocked_key = BlockedKey {
             limiter,
@@ -515,7 +514,6 @@ impl BlockedKey {
         self.ends_at() > now && self.pause != Pause::default()
     }
 
-    /// Returns what the shared list lacks of this key.
     fn unshared(&self, now: u64) -> Option<UnsharedPause> {
         let is_later = self.pause.until > self.expires_at.saturating_add(SLACK);
         let left = self.remaining(now).filter(|_| is_later)?;
@@ -537,9 +535,8 @@ pub(in crate::store) fn has_room(
     }
 }
 
-/// Returns the name of a key of a limiter.
 #[inline]
-fn name_of(limiter: &Key, key: &Key) -> Fingerprint {
+fn list_name(limiter: &Key, key: &Key) -> Fingerprint {
     key.fingerprint().within(limiter.fingerprint())
 }
 

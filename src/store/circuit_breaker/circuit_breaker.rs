@@ -331,7 +331,7 @@ impl CircuitBreaker {
     /// Returns whether the store or the connection failed. Other errors are answers of the store.
     pub(in crate::store) fn is_failure(error: &Error) -> bool {
         use ErrorKind::{InvalidReply, Timeout, Unavailable};
-        matches!(error.kind(), Timeout | Unavailable | InvalidReply) && !error.is_of_one_check()
+        matches!(error.kind(), Timeout | Unavailable | InvalidReply) && !error.concerns_one_check()
     }
 
     pub(in crate::store) fn record_check(&self, outcome: Result<(), &Error>, is_probe: bool) {

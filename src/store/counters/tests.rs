@@ -457,7 +457,7 @@ fn bytes_that_are_no_counters_are_refused() {
     newer[1] = 2;
     let error = Counters::from_bytes(&newer).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidReply);
-    assert!(error.is_of_one_check());
+    assert!(error.concerns_one_check());
     assert!(error.to_string().contains("update tollgate"), "{error}");
 }
 

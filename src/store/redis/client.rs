@@ -36,7 +36,6 @@ pub(super) struct Client {
 }
 
 impl Client {
-    /// Returns the slot of a subject, on a cluster that was opened as one.
     pub(super) fn slot(&self, subject: Subject<'_>) -> Option<u16> {
         self.deployment
             .is_cluster()
@@ -177,7 +176,7 @@ impl Client {
                 if entries.len() > 1
                     && (error.act() == Act::Moving
                         || error.kind() == ErrorKind::Full
-                        || error.is_of_one_check()) =>
+                        || error.concerns_one_check()) =>
             {
                 let mut replies = Vec::with_capacity(entries.len());
                 for entry in entries {

@@ -111,7 +111,7 @@ impl Batch {
                 index: row.index,
                 value: row.value,
                 expires_at: i64::try_from(row.expires_at).unwrap_or(i64::MAX),
-                group: self.groups.of(row.index)?,
+                group: self.groups.find(row.index)?,
             })
         };
         changed.into_iter().filter_map(named).collect()
@@ -149,12 +149,13 @@ impl Batch {
         }
         // Any row of a group stands for it.
         let groups = &self.groups;
-        let lost: Vec<_> = lost.iter().map(|row| groups.of(*row)).collect();
-        self.requests.finish(&|row| lost.contains(&groups.of(row)));
+        let lost: Vec<_> = lost.iter().map(|row| groups.find(*row)).collect();
+        self.requests
+            .finish(&|row| lost.contains(&groups.find(row)));
     }
 
     fn unknown_group(&self, group: usize) -> Option<Error> {
-        if self.groups.of(group).is_some() {
+        if self.groups.find(group).is_some() {
             return None;
         }
         let text =

@@ -50,7 +50,7 @@ impl BlockedLine {
         Some((Key::from_stored(limiter)?, Key::from_stored(key)?, left))
     }
 
-    fn is_of(&self, limiter: &str) -> bool {
+    fn belongs_to(&self, limiter: &str) -> bool {
         let rest = self.names.strip_prefix(limiter);
         rest.is_some_and(|rest| rest.starts_with(' '))
     }
@@ -89,11 +89,11 @@ impl RowValue for BlockedRow {
 
 fn foreign() -> Error {
     let text = "the stored bytes are no blocked keys of this version: remove them";
-    Error::new(ErrorKind::InvalidReply, text).of_one_check()
+    Error::new(ErrorKind::InvalidReply, text).for_one_check()
 }
 
 fn names() -> Vec<RowName> {
-    (0..ROWS).map(RowName::of_blocks).collect()
+    (0..ROWS).map(RowName::blocks).collect()
 }
 
 fn row_number(key: &Key) -> usize {
@@ -126,7 +126,7 @@ impl BlockKey {
 
     fn has_room(&self, rows: &[BlockedRow], now: u64) -> bool {
         let blocked = || rows.iter().flat_map(|row| row.blocked(now));
-        let of_limiter = blocked().filter(|line| line.is_of(self.limiter.as_str()));
+        let of_limiter = blocked().filter(|line| line.belongs_to(self.limiter.as_str()));
         has_room(self.is_automatic, blocked().count(), || of_limiter.count())
     }
 }
@@ -178,7 +178,7 @@ pub(super) struct RefreshBlocks {
 }
 
 impl RefreshBlocks {
-    pub(super) fn of(list: BlockList) -> Self {
+    pub(super) fn new(list: BlockList) -> Self {
         let reading = SharedReading {
             blocks: Vec::new(),
             read_at: 0,

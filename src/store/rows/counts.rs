@@ -19,8 +19,8 @@ impl RowValue for Counters {
     }
 }
 
-fn name_of(subject: Subject<'_>) -> RowName {
-    RowName::of_counts(subject.limiter, subject.key)
+fn row_name(subject: Subject<'_>) -> RowName {
+    RowName::counts(subject.limiter, subject.key)
 }
 
 /// Decides checks together.
@@ -32,7 +32,7 @@ pub(super) struct DecideChecks {
 impl DecideChecks {
     pub(super) fn new(checks: &[Check<'_>]) -> Self {
         Self {
-            names: checks.iter().map(|check| name_of(check.subject)).collect(),
+            names: checks.iter().map(|check| row_name(check.subject)).collect(),
             checks: checks.iter().map(Check::owned).collect(),
         }
     }
@@ -67,7 +67,7 @@ pub(super) struct AdjustUnits {
 impl AdjustUnits {
     pub(super) fn new(adjust: Adjust<'_>) -> Self {
         Self {
-            name: name_of(adjust.subject),
+            name: row_name(adjust.subject),
             adjust: adjust.owned(),
         }
     }
@@ -95,9 +95,9 @@ pub(super) struct ReadHolders {
 }
 
 impl ReadHolders {
-    pub(super) fn of(subject: Subject<'_>) -> Self {
+    pub(super) fn new(subject: Subject<'_>) -> Self {
         Self {
-            name: name_of(subject),
+            name: row_name(subject),
         }
     }
 }
@@ -124,7 +124,7 @@ impl Operation for Ping {
     type Answer = ();
 
     fn names(&self) -> Vec<RowName> {
-        vec![RowName::of_ping()]
+        vec![RowName::ping()]
     }
 
     fn run(&mut self, _: &mut [Counters], _: u64) -> (Result<(), Error>, ToWrite) {

@@ -78,7 +78,7 @@ pub async fn change<R: Rows>(
     names: &[String],
     change: impl FnMut(&mut [KitRow], u64) -> KitChange + Send + Sync + 'static,
 ) -> Result<(), Error> {
-    let names = names.iter().map(|name| RowName::of_kit(name)).collect();
+    let names = names.iter().map(|name| RowName::kit(name)).collect();
     let (caller, answer) = StoreFuture::channel();
     let call = Call::new(ChangeKitRows { names, change }, caller);
     let requests = RequestsFor::new(vec![Box::new(call)]);

@@ -17,8 +17,7 @@ pub(super) struct Groups {
 }
 
 impl Groups {
-    /// Creates a group for each row.
-    pub(super) fn of_single_rows(count: usize) -> Self {
+    pub(super) fn single_rows(count: usize) -> Self {
         Self {
             parents: (0..count).collect(),
         }
@@ -36,8 +35,7 @@ impl Groups {
         }
     }
 
-    /// Returns the group of a row. `None` if there is no such row.
-    pub(super) fn of(&self, row: usize) -> Option<usize> {
+    pub(super) fn find(&self, row: usize) -> Option<usize> {
         (row < self.parents.len()).then(|| self.root(row))
     }
 
@@ -55,20 +53,20 @@ mod tests {
 
     #[test]
     fn rows_of_a_request_are_in_one_group_also_through_others() {
-        let mut groups = Groups::of_single_rows(6);
+        let mut groups = Groups::single_rows(6);
         groups.join(&[3, 4]);
         groups.join(&[1, 2]);
         groups.join(&[5]);
         groups.join(&[]);
-        assert_ne!(groups.of(1), groups.of(3));
+        assert_ne!(groups.find(1), groups.find(3));
         groups.join(&[4, 2]);
-        let group = groups.of(1);
+        let group = groups.find(1);
         assert!(group.is_some());
         for row in 2..5 {
-            assert_eq!(groups.of(row), group);
+            assert_eq!(groups.find(row), group);
         }
-        assert_eq!(groups.of(0), Some(0));
-        assert_eq!(groups.of(5), Some(5));
-        assert_eq!(groups.of(6), None);
+        assert_eq!(groups.find(0), Some(0));
+        assert_eq!(groups.find(5), Some(5));
+        assert_eq!(groups.find(6), None);
     }
 }

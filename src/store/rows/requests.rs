@@ -120,7 +120,7 @@ impl<V: RowValue> Requests for RequestsFor<V> {
             .collect();
         names.sort_unstable();
         names.dedup();
-        let mut groups = Groups::of_single_rows(names.len());
+        let mut groups = Groups::single_rows(names.len());
         for placed in &mut self.requests {
             let own = placed.request.names().iter();
             placed.rows = own

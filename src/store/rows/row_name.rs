@@ -12,21 +12,20 @@ pub struct RowName(String);
 
 impl RowName {
     /// The text of a key has no `|`, so no two pairs have one name.
-    pub(super) fn of_counts(limiter: &Key, key: &Key) -> Self {
+    pub(super) fn counts(limiter: &Key, key: &Key) -> Self {
         Self(format!("{}|{}", limiter.as_str(), key.as_str()))
     }
 
-    pub(super) fn of_blocks(number: u32) -> Self {
+    pub(super) fn blocks(number: u32) -> Self {
         Self(format!("blocks||{number:x}"))
     }
 
     /// Creates the name of a row that no request writes, to ask whether the database answers.
-    pub(super) fn of_ping() -> Self {
+    pub(super) fn ping() -> Self {
         Self("ping||".to_owned())
     }
 
-    /// Creates the name of a row of the kit.
-    pub(super) fn of_kit(name: &str) -> Self {
+    pub(super) fn kit(name: &str) -> Self {
         Self(format!("kit||{name}"))
     }
 
@@ -52,7 +51,7 @@ mod tests {
         let long = "x'".repeat(99);
         for text in ["a' OR 1", "a|b", "a b", "a\\", "{", "\u{e9}\n", &long] {
             let limiter = Key::from(text);
-            let name = RowName::of_counts(&limiter, &limiter.and(&limiter));
+            let name = RowName::counts(&limiter, &limiter.and(&limiter));
             let name = name.as_str();
             assert_eq!(name.matches('|').count(), 1, "{name}");
             assert!(!name.contains(['\'', '\\', ' ', '"', '{', '}']), "{name}");

@@ -174,7 +174,7 @@ impl<R: Rows> Store for StoreOn<R> {
     }
 
     fn holders(&self, subject: Subject<'_>) -> StoreFuture<Vec<Holding>> {
-        self.counts.ask(ReadHolders::of(subject))
+        self.counts.ask(ReadHolders::new(subject))
     }
 
     fn block(&self, block: Block<'_>) -> StoreFuture<bool> {
@@ -184,7 +184,7 @@ impl<R: Rows> Store for StoreOn<R> {
 
     fn refresh_blocks(&self, _: Duration) -> StoreFuture<()> {
         let list = self.parts.block_list.clone();
-        self.blocks.ask(RefreshBlocks::of(list))
+        self.blocks.ask(RefreshBlocks::new(list))
     }
 
     fn parts(&self) -> StoreParts {

@@ -286,7 +286,7 @@ impl Store for TestStore {
         // A count of refusals by `block_after` is no check of the test. Nor is a message about slots that are held.
         let is_internal = checks.iter().any(|check| {
             let states = check.holding.is_some_and(|holding| holding.wanted == 0);
-            check.limiter.is_blocks_of_limiter() || states && check.cost == 0
+            check.limiter.is_blocks_name() || states && check.cost == 0
         });
         let behaviour = match script.lasting {
             Behaviour::Count | Behaviour::Refuse(_) if is_internal => Behaviour::Count,

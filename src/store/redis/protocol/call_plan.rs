@@ -35,7 +35,6 @@ pub(crate) struct BatchEntry<'a> {
 }
 
 impl<'a> BatchEntry<'a> {
-    /// Creates the entry of a call that has no other.
     #[cfg(test)]
     pub(crate) fn only(levels: &'a [OwnedCheck]) -> Self {
         Self {

@@ -42,7 +42,6 @@ impl Value {
         }
     }
 
-    /// The name of the kind of value in a call.
     pub(super) fn kind(self) -> &'static str {
         match self {
             Self::Row => "counters",
@@ -181,7 +180,6 @@ impl<'a> Count<'a> {
         self.is_long() || matches!(self.name.value, Value::SortedSet { .. })
     }
 
-    /// The time to live of a value that is charged now.
     pub(super) fn ttl_millis(&self) -> u64 {
         let longest = self
             .quotas()

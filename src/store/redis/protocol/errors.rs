@@ -513,7 +513,7 @@ pub(crate) fn lease_too_short(
     let remedy = "raise the lease of `Quota::in_flight`, or use a server closer by";
     Error::coded(C::SHORT_LEASE, text)
         .with_remedy(remedy)
-        .of_one_check()
+        .for_one_check()
 }
 
 /// The error of a connection for which the application gave no credentials. A retry may help: most often the service that
@@ -576,7 +576,6 @@ fn missed(code: C, text: String, remedy: &'static str, standstill: Option<String
     }
 }
 
-/// The error for a reply that the script never sends.
 pub(crate) fn malformed_reply(cause: &str, server: &ServerName) -> Error {
     explain(&MALFORMED, server, cause)
 }
@@ -587,7 +586,7 @@ pub(crate) fn malformed_entry(cause: &str, server: &ServerName) -> Error {
     let remedy = "another program may write to the keys of this prefix: reset the key";
     Error::coded(C::INVALID_REPLY, text)
         .with_remedy(remedy)
-        .of_one_check()
+        .for_one_check()
 }
 
 /// Separates an unknown command from its arguments in a server's message. The arguments of HELLO and AUTH

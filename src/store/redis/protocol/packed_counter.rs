@@ -43,7 +43,7 @@ fn parse(algorithm: Algorithm, sizes: &[usize], mut fields: &[u8]) -> Option<Cou
     for (place, size) in numbers.iter_mut().zip(sizes) {
         *place = number(fields.split_off(..*size)?)?;
     }
-    CountState::of_counter(algorithm, generation, numbers.get(..sizes.len())?)
+    CountState::from_counter(algorithm, generation, numbers.get(..sizes.len())?)
 }
 
 /// The whole number of a double, which has eight bytes, or of an integer of four.

@@ -154,7 +154,6 @@ impl Deployment {
         Transport::One(node)
     }
 
-    /// The server, whose connection calls of all stores await.
     fn awaited(&self, server: &Server) -> Server {
         server.clone().awaited_for(self.longest_deadline.clone())
     }

@@ -61,10 +61,8 @@ impl LongestDeadline {
 
 /// Connects to the server that is the one to ask: a fixed one, or the master that sentinels name.
 pub(super) trait Dial: Send + Sync {
-    /// The configured server, for errors.
     fn server(&self) -> &ServerName;
 
-    /// The host and the port, if they are fixed.
     #[cfg(feature = "cluster")]
     fn address(&self) -> (&str, u16) {
         ("", 0)
@@ -190,7 +188,6 @@ impl Server {
         self.with_info(what, self.info.clone().set_addr(addr))
     }
 
-    /// The settings without the TLS files.
     #[cfg(any(feature = "sentinel", test))]
     pub(crate) fn info(&self) -> &ConnectionInfo {
         &self.info

@@ -108,7 +108,7 @@ pub(super) async fn tls_unless_plain(
     if let Some(outcome) = real_time::timeout(patience, handshake.as_mut()).await {
         return outcome;
     }
-    let mut plain = pin!(proof_of_plain_port(host, port));
+    let mut plain = pin!(plain_port_error(host, port));
     poll_fn(|cx| match handshake.as_mut().poll(cx) {
         Poll::Pending => plain.as_mut().poll(cx).map(Err),
         Poll::Ready(outcome) => Poll::Ready(outcome),
@@ -129,7 +129,7 @@ fn handshake(
 
 /// Returns the error of a port that does not speak TLS. Does not return if there is no proof.
 #[cfg(feature = "tls")]
-async fn proof_of_plain_port(host: &str, port: u16) -> io::Error {
+async fn plain_port_error(host: &str, port: u16) -> io::Error {
     let answers = async {
         let mut stream = tcp(host, port).await?;
         stream.write_all(b"PING\r\n").await?;

@@ -40,7 +40,6 @@ impl Route {
         Self::new(self.transport.clone(), slot)
     }
 
-    /// Returns the server that has the keys, if it is known.
     pub(crate) fn node(&self) -> Option<Arc<Node>> {
         match &self.transport {
             Transport::One(node) => Some(Arc::clone(node)),
