@@ -100,7 +100,7 @@ impl Alternatives {
 
     /// Makes an alternative of each key: the level of place 0 counts that key, and the other levels are those of all
     /// alternatives.
-    pub(crate) fn of_keys(levels: &AskedLevels, keys: &[Key]) -> Self {
+    pub(crate) fn with_keys(levels: &AskedLevels, keys: &[Key]) -> Self {
         Self::new(keys.iter().map(|key| {
             let of_key = levels.iter().map(|level| {
                 let mut own = level.asked_anew();
@@ -145,7 +145,7 @@ impl Alternatives {
                 .any(|level| level.source() == Source::Fallback);
             let is_best = refused
                 .as_ref()
-                .is_none_or(|best| wait_of(&decided) < wait_of(best));
+                .is_none_or(|best| refusal_wait(&decided) < refusal_wait(best));
             if is_best {
                 refused = Some(decided);
             }
@@ -185,7 +185,7 @@ impl Alternatives {
     }
 }
 
-fn wait_of(decided: &DecidedCheck) -> Duration {
+fn refusal_wait(decided: &DecidedCheck) -> Duration {
     decided.decision.retry_after().unwrap_or(Duration::MAX)
 }
 

@@ -823,7 +823,7 @@ impl RateLimitLayer {
 
     /// Lets the responses of an upstream pause keys.
     /// Counts the first of these keys that has room, which nothing waits for.
-    pub(super) fn first_of(self, keys: Vec<Key>) -> Self {
+    pub(super) fn pool(self, keys: Vec<Key>) -> Self {
         self.with(|config| {
             config.pool = Some(keys);
             config.max_wait = Duration::ZERO;

@@ -153,7 +153,7 @@ fn run_first(config: Arc<LayerConfig>, asked: AskedRequest) -> PendingOutcome {
     Box::pin(async move {
         let AskedRequest { levels, lookups } = asked;
         let alternatives =
-            Alternatives::of_keys(&levels, config.pool.as_deref().unwrap_or_default());
+            Alternatives::with_keys(&levels, config.pool.as_deref().unwrap_or_default());
         let unsupported = if config.waits() {
             Some("wait for room")
         } else if lookups.iter().any(Option::is_some) {

@@ -97,7 +97,7 @@ impl OutboundLayer {
     /// ```
     pub fn first_of<K: IntoKey>(self, keys: impl IntoIterator<Item = K>) -> Self {
         let keys = keys.into_iter().map(IntoKey::into_key).collect();
-        Self(self.0.key(global()).first_of(keys))
+        Self(self.0.key(global()).pool(keys))
     }
 
     /// Sets the key of a request. The default is its host, without a port and in lower case. Requests without one, such
