@@ -129,7 +129,7 @@ impl Alternatives {
         }
         let mut refused: Option<DecidedCheck> = None;
         let mut falls_back = false;
-        for (index, alternative) in self.0.into_iter().enumerate() {
+        for (index, alternative) in (0..).zip(self.0) {
             let mut decided = if falls_back {
                 alternative.decide_without_store(&after_failure())?
             } else {

@@ -80,7 +80,7 @@ pub(crate) struct TakenLevel {
 }
 
 impl Decision {
-    pub(super) fn set_alternative(&mut self, index: usize) {
+    pub(super) fn set_alternative(&mut self, index: u8) {
         self.view.alternative = index;
     }
 
@@ -286,7 +286,8 @@ pub struct DecisionView {
     records: Records,
     allowed: bool,
     /// The index of the alternative that was charged. 0 for a check without alternatives.
-    alternative: usize,
+    // In a byte beside `allowed`: a decision is moved several times.
+    alternative: u8,
     reported: QuotaIndex,
     /// The decision of the next outer layer.
     outer: Option<Arc<Self>>,
@@ -457,7 +458,7 @@ impl DecisionView {
     /// Every other check has one alternative, with the index 0.
     #[must_use]
     pub fn alternative(&self) -> Option<usize> {
-        self.allowed.then_some(self.alternative)
+        self.allowed.then_some(self.alternative.into())
     }
 
     /// Returns the source of the decision: the store, the fallback, or a cache of this process. With several

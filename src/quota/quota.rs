@@ -697,7 +697,8 @@ impl Quota {
                 self.bucket_micros(lease),
                 soft,
             ),
-            algorithm @ (Algorithm::InFlight | Algorithm::Total) => (algorithm, 0, soft),
+            Algorithm::InFlight => (Algorithm::InFlight, 0, soft),
+            Algorithm::Total => (Algorithm::Total, 0, soft),
             algorithm => (algorithm, self.counted_micros(lease), soft),
         }
     }
