@@ -45,7 +45,7 @@ struct List {
     quotas: SmallVec<[Quota; 1]>,
     /// The highest cost that all algorithms accept.
     max_cost: u32,
-    /// A lower cost is within all limits, and no slots are needed. 0 without quotas, and with soft ones.
+    /// A lower cost is within all limits, and no slots are needed. 0 without quotas, and with soft ones or totals.
     unusual_cost: u32,
 }
 
@@ -71,7 +71,7 @@ impl Quotas {
             .unwrap_or(u32::MAX);
         let are_usual = list
             .iter()
-            .all(|quota| !quota.is_soft() && !quota.is_in_flight() && quota.share_list().is_none());
+            .all(|quota| quota.is_rate() && !quota.is_soft() && quota.share_list().is_none());
         let unusual_cost = match list.iter().map(Quota::limit).min() {
             Some(limit) if are_usual => limit.min(max_cost).saturating_add(1),
             _ => 0,
