@@ -388,7 +388,7 @@ impl Slots {
     }
 
     /// Returns whether an entry stays when its lease has ended, without its slots: in practice for an hour.
-    fn keeps_sum(&self, entry: &Entry) -> bool {
+    fn keeps_sum(&self, entry: Entry) -> bool {
         entry.spent > 0 && !self.has(Fault::SumGoesWithLease)
     }
 
@@ -412,7 +412,7 @@ impl Slots {
             if !self.has(Fault::NoExpiry) {
                 holder
                     .entry
-                    .take_if(|entry| entry.left <= oldest && !self.keeps_sum(entry));
+                    .take_if(|entry| entry.left <= oldest && !self.keeps_sum(*entry));
             } else if let Some(entry) = &mut holder.entry {
                 entry.left = entry.left.max(0);
             }
@@ -494,7 +494,7 @@ impl Slots {
         };
         if entry.left > 0 || self.has(Fault::NoExpiry) {
             Some(entry)
-        } else if self.keeps_sum(&entry) {
+        } else if self.keeps_sum(entry) {
             Some(Entry { slots: 0, ..entry })
         } else {
             None

@@ -139,7 +139,7 @@ async fn the_alternative_that_is_charged_is_that_of_the_store_in_memory() {
             })
             .collect();
         let mut decisions = Vec::new();
-        for store in 0..2 {
+        for store in [0, 1] {
             let asked = alternatives.iter().map(|levels| {
                 let levels = levels.iter();
                 levels.map(|(level, cost)| limiters[*level][store].level(&*user).cost(*cost))
