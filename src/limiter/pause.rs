@@ -131,8 +131,7 @@ impl RateLimiter {
     /// Takes in that an upstream has served a request of a key.
     pub(crate) fn was_served(&self, key: &Key) {
         let LimiterInner { store, pauses, .. } = &*self.0;
-        let now = store.block_list().clock().now();
-        pauses.was_served(key, now);
+        pauses.was_served(key, store.block_list().clock());
     }
 
     /// Returns how long the checks of a key are refused without asking the store, and why: the later end of its block

@@ -1,14 +1,13 @@
 //! The paused keys of a limiter: their name in the store, the refusals that told no wait, and the warnings about them.
 
-use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use crate::clock::micros_rounded_up;
+use crate::clock::{Clock, micros_rounded_up};
 use crate::error::{Error, warning};
 use crate::key::Key;
-use crate::lock::Mutex;
+use crate::store::{FingerprintCache, fingerprint_cache};
 use crate::telemetry::LineInterval;
 
 /// The default of [`RateLimiter::max_pause`](crate::RateLimiter::max_pause): an upstream that errs keeps no client away for a day.
@@ -21,16 +20,15 @@ pub(super) const DEFAULT_PAUSES: DefaultPauses = DefaultPauses {
     longest: Duration::from_secs(60),
 };
 
-/// The most keys whose pauses grow. The pauses of further ones are as long as the first.
+/// The most keys whose pauses grow. When there are more, the least used begin anew.
 const MAX_GROWING: usize = 10_000;
 
 /// The paused keys of a limiter.
 pub(crate) struct Pauses {
     /// The name under which the store keeps them.
     pub(super) name: Key,
-    growing: Mutex<HashMap<Key, GrowingPause>>,
-    /// While there are none, no response takes the lock.
-    has_growing: AtomicBool,
+    /// Empty until a refusal tells no wait.
+    growing: OnceLock<FingerprintCache<GrowingPause>>,
     /// Whether a check waits for the refresh of a block list that is too old: an upstream may have paused its key.
     needs_fresh_list: AtomicBool,
     warnings: LineInterval,
@@ -62,8 +60,7 @@ impl Pauses {
     pub(super) fn new(limiter: &Key) -> Arc<Self> {
         Arc::new(Self {
             name: limiter.pauses_name(),
-            growing: Mutex::default(),
-            has_growing: AtomicBool::new(false),
+            growing: OnceLock::new(),
             needs_fresh_list: AtomicBool::new(false),
             warnings: LineInterval::new(Duration::from_secs(60)),
         })
@@ -81,37 +78,30 @@ impl Pauses {
         if first.is_zero() {
             return None;
         }
-        let mut growing = self.growing.lock();
+        let growing = self
+            .growing
+            .get_or_init(|| fingerprint_cache(0, MAX_GROWING));
         let known = growing
-            .get(key)
+            .get(&key.fingerprint())
             .filter(|known| !known.is_over(now, longest));
         if known.is_some_and(|known| now < known.ends_at) {
             return None;
         }
         let pause = known.map_or(first, |known| known.pause.saturating_mul(2));
         let pause = pause.min(longest);
-        if growing.len() >= MAX_GROWING {
-            growing.retain(|_, known| !known.is_over(now, longest));
-        }
-        if growing.len() < MAX_GROWING {
-            let ends_at = now.saturating_add(micros_rounded_up(pause));
-            growing.insert(key.clone(), GrowingPause { pause, ends_at });
-            self.has_growing.store(true, Ordering::Relaxed);
-        }
+        let ends_at = now.saturating_add(micros_rounded_up(pause));
+        growing.insert(key.fingerprint(), GrowingPause { pause, ends_at });
         Some(pause)
     }
 
     /// Takes in that an upstream has served a request of a key. During its pause, the request was sent before the refusal.
-    pub(super) fn was_served(&self, key: &Key, now: u64) {
-        if !self.has_growing.load(Ordering::Relaxed) {
-            return;
+    pub(super) fn was_served(&self, key: &Key, clock: &Clock) {
+        if let Some(growing) = self.growing.get()
+            && let Some(known) = growing.get(&key.fingerprint())
+            && known.ends_at <= clock.now()
+        {
+            growing.remove(&key.fingerprint());
         }
-        let mut growing = self.growing.lock();
-        if growing.get(key).is_some_and(|known| known.ends_at <= now) {
-            growing.remove(key);
-        }
-        self.has_growing
-            .store(!growing.is_empty(), Ordering::Relaxed);
     }
 
     /// Returns the pauses of a limiter of another name that was made of this one.

@@ -5,10 +5,10 @@ use quick_cache::sync::{Cache, DefaultLifecycle};
 
 use crate::key::{Fingerprint, HashFingerprint};
 
-pub(super) type FingerprintCache<T> = Cache<Fingerprint, T, UnitWeighter, HashFingerprint>;
+pub(crate) type FingerprintCache<T> = Cache<Fingerprint, T, UnitWeighter, HashFingerprint>;
 
 /// Creates a cache of `max` entries, which takes the memory of the expected ones at once.
-pub(super) fn fingerprint_cache<T: Clone>(expected: usize, max: usize) -> FingerprintCache<T> {
+pub(crate) fn fingerprint_cache<T: Clone>(expected: usize, max: usize) -> FingerprintCache<T> {
     Cache::with(
         expected,
         max as u64,

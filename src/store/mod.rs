@@ -54,6 +54,7 @@ mod url_scheme;
 
 pub use any_store::AnyStore;
 pub(crate) use block_list::BlockList;
+pub(crate) use fingerprint_cache::{FingerprintCache, fingerprint_cache};
 pub use from_url::from_url;
 pub(crate) use future::{FutureState, OutcomeSender, StoreFuture, WaitingAnswer, join_all};
 pub use memory::MemoryStore;
