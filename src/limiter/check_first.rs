@@ -119,10 +119,6 @@ impl Alternatives {
         Err(self.fail_with(CheckError::at(0, Error::alternatives(text))))
     }
 
-    pub(crate) fn asked_anew(&self) -> Self {
-        Self(self.0.iter().map(PendingCheck::asked_anew).collect())
-    }
-
     pub(crate) async fn check(self) -> Checked {
         if let Err(misuse) = self.verify() {
             return Err(self.fail_with(misuse));

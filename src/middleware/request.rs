@@ -152,8 +152,7 @@ fn run(config: Arc<LayerConfig>, mut check: PendingCheck, lookups: Lookups) -> P
 fn run_first(config: Arc<LayerConfig>, asked: AskedRequest) -> PendingOutcome {
     Box::pin(async move {
         let AskedRequest { levels, lookups } = asked;
-        let alternatives =
-            Alternatives::with_keys(&levels, config.pool.as_deref().unwrap_or_default());
+        let keys = config.pool.as_deref().unwrap_or_default();
         let unsupported = if config.waits() {
             Some("wait for room")
         } else if lookups.iter().any(Option::is_some) {
@@ -162,12 +161,12 @@ fn run_first(config: Arc<LayerConfig>, asked: AskedRequest) -> PendingOutcome {
             None
         };
         loop {
-            let again = alternatives.asked_anew();
+            let alternatives = Alternatives::with_keys(&levels, keys);
             let checked = match unsupported {
-                Some(what) => again.refuse_unsupported(what),
-                None => again.check().await,
+                Some(what) => alternatives.refuse_unsupported(what),
+                None => alternatives.check().await,
             };
-            // Of a key that the upstream has paused meanwhile, the charge returns, and all are tried again.
+            // If the upstream has paused the key meanwhile, the charge returns, and all are tried again.
             if let ControlFlow::Break(outcome) = take_in(&config, &mut None, checked) {
                 return outcome;
             }
@@ -191,12 +190,14 @@ async fn attempt_until_decided(
     mut check: PendingCheck,
     mut waiting: Option<Place>,
 ) -> Outcome {
-    let mut outage = OutageWait::new(config.max_wait);
+    // Other layers than those around a client decide at once when the store fails.
+    let observes = config.observer.is_some();
+    let mut outage = observes.then(|| OutageWait::new(config.max_wait));
     loop {
         let takes_slots = check.has_slots();
         let mut checked = check.attempt_in_turn(&mut waiting, takes_slots).await;
         if let Err(failed) = checked {
-            match wait_for_store(config, failed, &mut outage, &mut waiting).await {
+            match wait_for_store(failed, outage.as_mut(), waiting.as_mut()).await {
                 ControlFlow::Break(failed) => checked = Err(failed),
                 ControlFlow::Continue(again) => {
                     check = again;
@@ -213,12 +214,11 @@ async fn attempt_until_decided(
 
 /// Waits until the store works again, if a client of an upstream waits for it. Breaks with the failure otherwise.
 async fn wait_for_store(
-    config: &LayerConfig,
     failed: Box<FailedCheck>,
-    outage: &mut OutageWait,
-    waiting: &mut Option<Place>,
+    outage: Option<&mut OutageWait>,
+    waiting: Option<&mut Place>,
 ) -> ControlFlow<Box<FailedCheck>, PendingCheck> {
-    let Some(place) = waiting.as_mut().filter(|_| config.observer.is_some()) else {
+    let (Some(outage), Some(place)) = (outage, waiting) else {
         return ControlFlow::Break(failed);
     };
     let mut failed = match outage.wait_for_store(failed, place).await {
