@@ -1,14 +1,55 @@
 //! The store decides as the one in memory does, to the microsecond.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use proptest::prelude::RngExt;
 use proptest::test_runner::{RngAlgorithm, TestRng};
 use tollgate::store::TestClock;
 use tollgate::{Decision, MemoryStore, Quotas, RateLimiter};
+use tollgate_postgres::PostgresStore;
 
 use crate::cases::some_or_all;
 use crate::server::{Server, write_clock};
+
+/// The two stores that are compared, with one clock.
+struct Stores {
+    postgres: PostgresStore,
+    memory: MemoryStore,
+    clock: TestClock,
+    /// The file of the clock of Postgres.
+    path: PathBuf,
+}
+
+impl Stores {
+    async fn new(server: &Server, name: &str) -> Self {
+        let store = server.store(name).await;
+        let path = server.stop_clock(name).await;
+        let clock = TestClock::new();
+        write_clock(&path, clock.now_micros());
+        Self {
+            // The cache of refusals has the clock of this process.
+            postgres: store.refusal_cache(Duration::ZERO),
+            memory: MemoryStore::with_clock(clock.clone()),
+            clock,
+            path,
+        }
+    }
+
+    /// The limiters of both stores, that of Postgres first.
+    fn limiters(&self, name: &str, quotas: &str) -> [RateLimiter; 2] {
+        let quotas: Quotas = quotas.parse().unwrap();
+        [
+            RateLimiter::new(self.postgres.clone(), quotas.clone()).name(name),
+            RateLimiter::new(self.memory.clone(), quotas).name(name),
+        ]
+    }
+
+    fn advance(&self, time: Duration) {
+        self.clock.advance(time);
+        write_clock(&self.path, self.clock.now_micros());
+    }
+}
 
 /// What a decision says, but for its source.
 fn said(decision: &Decision) -> String {
@@ -27,13 +68,7 @@ fn said(decision: &Decision) -> String {
 #[tokio::test]
 async fn decisions_are_those_of_the_store_in_memory() {
     let server = Server::shared();
-    let store = server.store("parity").await;
-    let path = server.stop_clock("parity").await;
-    let clock = TestClock::new();
-    write_clock(&path, clock.now_micros());
-    // The cache of refusals has the clock of this process.
-    let postgres = store.refusal_cache(Duration::ZERO);
-    let memory = MemoryStore::with_clock(clock.clone());
+    let stores = Stores::new(&server, "parity").await;
     let mut random = TestRng::from_seed(RngAlgorithm::ChaCha, &[7; 32]);
     let (mut refused, mut admitted) = (0, 0);
     for (index, list) in [
@@ -49,18 +84,11 @@ async fn decisions_are_those_of_the_store_in_memory() {
     .into_iter()
     .enumerate()
     {
-        let quotas: Quotas = list.parse().unwrap();
-        let name = format!("list {index}");
-        let limiters = [
-            RateLimiter::new(postgres.clone(), quotas.clone()).name(&*name),
-            RateLimiter::new(memory.clone(), quotas).name(&*name),
-        ];
+        let limiters = stores.limiters(&format!("list {index}"), list);
         let mut open: Vec<[Decision; 2]> = Vec::new();
         for step in 0..some_or_all(150, 12_500) {
             if random.random_bool(0.4) {
-                let time = Duration::from_micros(random.random_range(1..400_000));
-                clock.advance(time);
-                write_clock(&path, clock.now_micros());
+                stores.advance(Duration::from_micros(random.random_range(1..400_000)));
             }
             let (cost, act) = (random.random_range(0..4), random.random_range(0..20));
             if act == 0 {
@@ -107,27 +135,15 @@ async fn the_alternative_that_is_charged_is_that_of_the_store_in_memory() {
         "4/second gcra",
     ];
     let server = Server::shared();
-    let store = server.store("alternatives").await;
-    let path = server.stop_clock("alternatives").await;
-    let clock = TestClock::new();
-    write_clock(&path, clock.now_micros());
-    let postgres = store.refusal_cache(Duration::ZERO);
-    let memory = MemoryStore::with_clock(clock.clone());
-    let limiters = LISTS.map(|list| {
-        let quotas: Quotas = list.parse().unwrap();
-        [
-            RateLimiter::new(postgres.clone(), quotas.clone()).name(list),
-            RateLimiter::new(memory.clone(), quotas).name(list),
-        ]
-    });
+    let stores = Stores::new(&server, "alternatives").await;
+    let limiters = LISTS.map(|list| stores.limiters(list, list));
     let mut random = TestRng::from_seed(RngAlgorithm::ChaCha, &[11; 32]);
     let mut chosen = [0; 9];
     for step in 0..some_or_all(300, 100_000) {
         // A new user now and then, whose total is not used up.
         let user = format!("user {}", step / 60);
         if random.random_bool(0.4) {
-            clock.advance(Duration::from_micros(random.random_range(1..400_000)));
-            write_clock(&path, clock.now_micros());
+            stores.advance(Duration::from_micros(random.random_range(1..400_000)));
         }
         let alternatives: Vec<Vec<(usize, u32)>> = (0..random.random_range(1..=8))
             .map(|_| {
