@@ -90,7 +90,7 @@ fn external<'a>(docs: &'a Json, id: u64) -> Option<(&'a str, String)> {
         .filter(|number| *number != 0)?;
     let of_crate = docs.get("external_crates").get(&number.to_string());
     let names: Vec<_> = path.get("path").values().iter().map(Json::text).collect();
-    // What a macro writes for its own use.
+    // A macro writes these for its own use.
     if names.contains(&"__private") {
         return None;
     }

@@ -1,6 +1,6 @@
 //! Fails if a page names a file, a directory or an item that does not exist.
 //!
-//! What stands between backticks is a path if it has a `/`, or ends as a file does. A path may begin in any directory, and a
+//! Text between backticks is a path if it has a `/`, or ends as a file does. A path may begin in any directory, and a
 //! placeholder such as `<name>` stands for any file. A word in CamelCase is an item, which the code has to name. `.ci/lint`
 //! compiles and runs it, so it needs nothing but Rust:
 //!

@@ -236,7 +236,7 @@ impl Pair {
             && has(|step| matches!(step, Step::Credit { .. }));
         let is_known = algorithm == Algorithm::SlidingLog || !(forgets || steps_back);
         Self {
-            // What was refunded may be the newest unit, with which a step back compares the others.
+            // The refunded unit may be the newest one, with which a step back compares the others.
             has_model: !(gives_back && steps_back) && is_known && !steps.iter().any(has_two),
             algorithm,
             time: TestTime::new(server),

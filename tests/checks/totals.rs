@@ -31,7 +31,7 @@ async fn a_wait_for_an_exhausted_total_ends_at_once_with_the_refusal() {
     assert_eq!(refused.retry_after(), None);
     assert_eq!(refused.reset_after(), Duration::ZERO);
     assert_eq!(begun.elapsed(), Duration::ZERO);
-    // What fits is still admitted.
+    // A cost that fits is still admitted.
     let admitted = limiter.until_ready("ada", 1, 7 * DAY).await.unwrap();
     assert_eq!((admitted.is_allowed(), admitted.remaining()), (true, 0));
     assert_eq!(admitted.reset_after(), Duration::ZERO);
@@ -417,7 +417,7 @@ impl<'a> Tree<'a> {
                 self.stores.time.step_back(*step);
             }
         }
-        // What begins anew has another time.
+        // A total that begins anew has another time.
         self.now += MICROSECOND;
         self.stores.time.advance(MICROSECOND);
         self.compare(0).await;

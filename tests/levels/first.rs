@@ -526,7 +526,7 @@ impl<'a> History<'a> {
         self.charged.push(Charged { decisions, levels });
     }
 
-    /// Of an alternative with a refusal that is remembered, the other levels are not asked: its wait is at least that of the
+    /// If a refusal of an alternative is remembered, its other levels are not asked: its wait is at least that of the
     /// level that is.
     fn compare_waits(&mut self, expected: Option<Duration>, decisions: &[Decision; 2]) {
         let longest = |wait: Option<Duration>| wait.unwrap_or(Duration::MAX);
@@ -600,7 +600,7 @@ impl<'a> History<'a> {
             }
             Act::Advance(step) => self.time.advance(*step),
         }
-        // What begins anew has another time.
+        // A count that begins anew has another time.
         self.time.advance(Duration::from_micros(1));
     }
 }

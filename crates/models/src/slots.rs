@@ -90,7 +90,7 @@ enum Fault {
     UnitBeforeSum,
     /// A refused message charges nothing.
     RefusalChargesNothing,
-    /// What is used of a lost permit is not counted.
+    /// Units used by a lost permit are not counted.
     LostUseNotCounted,
     /// A reply acknowledges what was used after its message was sent.
     ReplyAcknowledgesAll,

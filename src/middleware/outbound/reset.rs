@@ -30,7 +30,7 @@ const UNITS: [(&str, u64); 5] = [
     ("d", 86_400 * SECOND),
 ];
 
-/// What a number says in a header, if it is too small for a time since 1970.
+/// The meaning of a number in a header, if it is too small for a time since 1970.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum BareNumber {
     Seconds,
@@ -135,10 +135,12 @@ fn decimal(text: &str, unit: u64) -> Option<u64> {
 /// The digits before the point of a decimal number. `None` if the text is no such number.
 fn whole_part(text: &str) -> Option<u64> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
-    let is_number =
-        |digits: &str| !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
     let is_decimal = is_number(whole) && is_number(fraction);
     is_decimal.then(|| whole.parse().unwrap_or(u64::MAX))
+}
+
+fn is_number(digits: &str) -> bool {
+    !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 #[cfg(test)]

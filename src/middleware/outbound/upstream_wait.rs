@@ -46,7 +46,7 @@ const RESETS: [(&str, BareNumber); 4] = [
     ("anthropic-ratelimit*-reset", BareNumber::Nothing),
 ];
 
-/// What the head of a response says about sending again.
+/// The statement of a response head about sending again.
 pub(super) struct UpstreamAnswer {
     pub(super) outcome: UpstreamOutcome,
     pub(super) wait: UpstreamWait,

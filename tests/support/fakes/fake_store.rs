@@ -92,7 +92,7 @@ impl Store for FakeStore {
     }
 }
 
-/// What a store does that implements only what each store has to.
+/// A store that implements only what each store has to.
 struct OnlyChecks;
 
 impl Store for OnlyChecks {
