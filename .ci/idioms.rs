@@ -54,7 +54,7 @@ const IDIOMS: [Idiom; 6] = [
     Idiom {
         name: "a function named `of`",
         instead: "what it does or returns",
-        ceiling: 1.7,
+        ceiling: 1.0,
         stands_in: is_named_of,
     },
     Idiom {

@@ -76,7 +76,7 @@ impl Holding {
 
     /// Makes this the message of the slots that a [share](crate::Quota::shares) of the process holds.
     #[must_use]
-    pub fn of_share(self, share: &str) -> Self {
+    pub fn in_share(self, share: &str) -> Self {
         Self {
             holder: holder_for(self.holder, Some(ShareId::of(share))),
             ..self

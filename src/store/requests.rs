@@ -45,7 +45,7 @@ impl<'a> Subject<'a> {
     /// Returns the subject of a request of this [share](Quota::shares). If no quota has the share, the request is one without
     /// a share.
     #[must_use]
-    pub fn of_share(self, share: &str) -> Self {
+    pub fn in_share(self, share: &str) -> Self {
         let share = self.quotas.known_share(Some(ShareId::of(share)));
         Self { share, ..self }
     }

@@ -366,7 +366,7 @@ impl Pair {
     fn charge(&mut self, plan: usize, share: &'static str, units: u32) {
         let Both(limiters) = self.limiters(plan);
         let (limiter, key) = (Key::from("default"), Key::from(KEY));
-        let subject = Subject::new(&limiter, &key, limiters[0].quotas()).of_share(share);
+        let subject = Subject::new(&limiter, &key, limiters[0].quotas()).in_share(share);
         let charge = subject.adjust(Change::Charge { units });
         let (memory, redis) = (&self.time.memory, &self.time.uncached);
         self.runtime.block_on(async {

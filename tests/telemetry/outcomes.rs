@@ -279,14 +279,14 @@ async fn checks_of_a_share_are_counted_by_its_name_and_others_have_no_such_label
         let _ = RateLimiter::check_all([level]).await.unwrap();
     }
     let _ = limiter.check(WHO).await.unwrap();
-    let of_share = |outcome, share| {
+    let in_share = |outcome, share| {
         let series = checks("shared", outcome, "memory");
         series.replace('}', &format!(",share={share}}}"))
     };
     let mut expected = BTreeMap::from([
-        (of_share("admitted", "batch"), 1),
-        (of_share("refused", "batch"), 1),
-        (of_share("admitted", "critical"), 2),
+        (in_share("admitted", "batch"), 1),
+        (in_share("refused", "batch"), 1),
+        (in_share("admitted", "critical"), 2),
         (checks("shared", "admitted", "memory"), 1),
         (checks("shared", "refused", "memory"), 2),
     ]);
@@ -301,7 +301,7 @@ async fn checks_of_a_share_are_counted_by_its_name_and_others_have_no_such_label
     let _ = RateLimiter::check_all([limiter.level(WHO).share("batch")])
         .await
         .unwrap();
-    expected = BTreeMap::from([(of_share("refused", "batch").replace("memory", "block"), 1)]);
+    expected = BTreeMap::from([(in_share("refused", "batch").replace("memory", "block"), 1)]);
     assert_eq!(counted(recorder), expected);
     let store = TestStore::new();
     store.fail_all(ErrorKind::Unavailable);

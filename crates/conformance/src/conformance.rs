@@ -121,7 +121,7 @@ impl ScratchKey {
     pub(crate) fn subject(&self) -> Subject<'_> {
         let subject = Subject::new(&self.limiter, &self.key, &self.quotas);
         match self.share {
-            Some(share) => subject.of_share(share),
+            Some(share) => subject.in_share(share),
             None => subject,
         }
     }
@@ -141,7 +141,7 @@ impl ScratchKey {
     }
 
     /// Returns the same limiter, key and quotas, of which a share asks.
-    pub(crate) fn of_share(&self, share: &'static str) -> Self {
+    pub(crate) fn in_share(&self, share: &'static str) -> Self {
         Self {
             share: Some(share),
             ..self.with(self.quotas.clone())

@@ -271,37 +271,37 @@ async fn shares(kit: &Conformance) -> Result<(), Broken> {
         Share::of("batch").at_most(2),
     ]);
     let none = kit.scratch_key(quota);
-    let critical = none.of_share("critical");
-    let batch = none.of_share("batch");
+    let critical = none.in_share("critical");
+    let batch = none.in_share("batch");
     // Used is the limit less what the share that asks may still take.
     let _ = send(kit, &none, &message(1, 1, 0, 2), (true, 4, NONE)).await?;
     let _ = send(
         kit,
         &batch,
-        &message(1, 2, 0, 1).of_share("batch"),
+        &message(1, 2, 0, 1).in_share("batch"),
         (true, 5, NONE),
     )
     .await?;
     let _ = send(
         kit,
         &batch,
-        &message(2, 1, 0, 1).of_share("batch"),
+        &message(2, 1, 0, 1).in_share("batch"),
         (false, 5, NONE),
     )
     .await?;
     let _ = send(kit, &none, &message(2, 2, 0, 1), (false, 5, NONE)).await?;
-    let critical_takes = message(2, 3, 0, 2).of_share("critical");
+    let critical_takes = message(2, 3, 0, 2).in_share("critical");
     let _ = send(kit, &critical, &critical_takes, (true, 5, NONE)).await?;
     let _ = send(kit, &none, &message(1, 3, 0, 0), (true, 3, NONE)).await?;
     // A bound holds though slots are free.
     let _ = send(
         kit,
         &batch,
-        &message(3, 1, 0, 2).of_share("batch"),
+        &message(3, 1, 0, 2).in_share("batch"),
         (false, 4, NONE),
     )
     .await?;
-    let never = message(3, 2, 0, 3).of_share("batch");
+    let never = message(3, 2, 0, 3).in_share("batch");
     let never = send(kit, &batch, &never, (false, 4, NONE)).await?;
     ensure!(
         never
@@ -313,7 +313,7 @@ async fn shares(kit: &Conformance) -> Result<(), Broken> {
     let _ = send(
         kit,
         &batch,
-        &message(3, 3, 0, 1).of_share("batch"),
+        &message(3, 3, 0, 1).in_share("batch"),
         (true, 5, NONE),
     )
     .await?;

@@ -46,7 +46,7 @@ fn shares(
     ]);
     let none = kit.scratch_key(quota);
     let asking = |name, reserve, most| Asking {
-        subject: none.of_share(name),
+        subject: none.in_share(name),
         reserve,
         most,
         used: 0,

@@ -68,7 +68,7 @@ impl Flawed {
         };
         let mut subject = Subject::new(check.limiter, check.key, &quotas);
         if let Some(share) = check.share().filter(|_| self.flaw != Flaw::ForgetsWhoAsks) {
-            subject = subject.of_share(share);
+            subject = subject.in_share(share);
         }
         let check = subject.with_lease(check.lease()).check(check.cost);
         if self.flaw == Flaw::Racy {

@@ -167,7 +167,7 @@ impl Rows for Flawed {
     }
 }
 
-async fn report_of(flaw: Flaw) -> ConformanceReport {
+async fn report_on(flaw: Flaw) -> ConformanceReport {
     let shared = Arc::new(Shared::default());
     let rows = [0, 1].map(|process| Flawed {
         flaw,
@@ -186,7 +186,7 @@ fn failed(report: &ConformanceReport) -> Vec<&str> {
 /// On one thread, so that each await of a change lets another one in.
 #[tokio::test]
 async fn rows_without_a_flaw_pass() {
-    report_of(Flaw::None).await.assert_complete();
+    report_on(Flaw::None).await.assert_complete();
 }
 
 #[tokio::test]
@@ -207,7 +207,7 @@ async fn each_flaw_fails_its_rule() {
         (Flaw::RemovesAll, "rows stay until their end"),
         (Flaw::OwnBlocks, "a block reaches the other limiter"),
     ] {
-        let report = report_of(flaw).await;
+        let report = report_on(flaw).await;
         let failed = failed(&report);
         println!("{flaw:?}: {failed:?}");
         assert!(failed.contains(&rule), "{flaw:?}\n{report}");

@@ -31,7 +31,7 @@ struct Setup {
 }
 
 /// Examines how many checks a process can send to a cluster, at its median round trip.
-pub(crate) async fn of_cluster(session: &Session, nodes: &[Node]) -> Option<Finding> {
+pub(crate) async fn examine_cluster(session: &Session, nodes: &[Node]) -> Option<Finding> {
     let masters = nodes.iter().filter(|node| node.address.is_some()).count();
     if masters == 0 {
         return None;

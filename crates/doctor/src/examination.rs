@@ -111,8 +111,8 @@ async fn examine_topics(session: &Session, report: &mut Report) -> Result<(), Er
     }
     let first = unless_unreachable(ClockReading::take(session).await)?;
     let (nodes, has_info) = nodes(session, report).await?;
-    report.extend(info::findings_of(&nodes, server::version));
-    report.extend(info::findings_of(&nodes, server::role));
+    report.extend(info::examine_each(&nodes, server::version));
+    report.extend(info::examine_each(&nodes, server::role));
     let slots = script_trial::slots(session, &nodes).await;
     let is_one_of_many = slots
         .as_ref()
@@ -147,7 +147,7 @@ async fn examine_topics(session: &Session, report: &mut Report) -> Result<(), Er
         Some(obstacle) => timing::not_timed(obstacle),
         None => timing::round_trips(session).await,
     });
-    report.extend(capacity::of_cluster(session, &nodes).await);
+    report.extend(capacity::examine_cluster(session, &nodes).await);
     let last = unless_unreachable(ClockReading::take(session).await)?;
     let is_single = !nodes.iter().any(|node| server::is_in_cluster(&node.info));
     report.push(match (first, last) {
@@ -226,21 +226,21 @@ async fn nodes(session: &Session, report: &mut Report) -> Result<(Vec<Node>, boo
 
 /// Examines what INFO and a few settings tell.
 async fn examine_info(session: &Session, nodes: &[Node], report: &mut Report) -> Result<(), Error> {
-    report.extend(info::findings_of(nodes, memory::room));
-    report.extend(info::findings_of(nodes, memory::eviction));
+    report.extend(info::examine_each(nodes, memory::room));
+    report.extend(info::examine_each(nodes, memory::eviction));
     let settings = settings(session, "min-replicas-*").await?;
     let number = |name| settings.as_ref()?.get(name)?.parse().ok();
     let min_replicas = number("min-replicas-to-write").map(|to_write| MinReplicas {
         to_write,
         max_lag: number("min-replicas-max-lag").unwrap_or_default(),
     });
-    report.extend(info::findings_of(nodes, |info| {
+    report.extend(info::examine_each(nodes, |info| {
         durability::replicas(info, min_replicas)
     }));
     let settings = self::settings(session, "save").await?;
     let save = settings.as_ref().and_then(|settings| settings.get("save"));
     let save = save.map(String::as_str);
-    report.extend(info::findings_of(nodes, |info| {
+    report.extend(info::examine_each(nodes, |info| {
         durability::persistence(info, save)
     }));
     Ok(())

@@ -73,7 +73,7 @@ pub(crate) fn nodes(replies: Vec<(String, Value)>) -> Vec<Node> {
 }
 
 /// Examines each server. Equal findings are merged into one, which names its servers unless all share it.
-pub(crate) fn findings_of(nodes: &[Node], examine: impl Fn(&Info) -> Finding) -> Vec<Finding> {
+pub(crate) fn examine_each(nodes: &[Node], examine: impl Fn(&Info) -> Finding) -> Vec<Finding> {
     let mut found: Vec<(Finding, Vec<&str>)> = Vec::new();
     for node in nodes {
         let finding = examine(&node.info);
@@ -154,7 +154,7 @@ mod tests {
         };
         let judge = |info: &Info| Finding::ok("role", info.text("role").unwrap().to_owned());
         let texts = |nodes: &[Node]| {
-            let found = findings_of(nodes, judge);
+            let found = examine_each(nodes, judge);
             let texts = found.iter().map(|finding| finding.text.to_string());
             texts.collect::<Vec<_>>()
         };

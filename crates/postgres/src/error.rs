@@ -7,7 +7,7 @@ pub(crate) fn failed(error: sqlx::Error) -> Error {
     let (kind, text) = match &error {
         sqlx::Error::Database(database) => {
             let code = database.code().unwrap_or_default();
-            let (kind, remedy) = of_code(&code);
+            let (kind, remedy) = classify(&code);
             (
                 kind,
                 format!(
@@ -43,7 +43,7 @@ pub(crate) fn failed(error: sqlx::Error) -> Error {
 }
 
 /// Returns the kind of an error with this SQLSTATE, and the remedy.
-fn of_code(code: &str) -> (ErrorKind, &'static str) {
+fn classify(code: &str) -> (ErrorKind, &'static str) {
     use ErrorKind::{Full, InvalidReply, Misconfigured, Timeout, Unavailable};
     match code {
         // An undefined function, table or schema.

@@ -50,7 +50,7 @@ impl Names {
     }
 
     /// Returns the table that has the rows of a batch.
-    pub(crate) fn table_of(&self, batch: &Batch) -> TableNames<'_> {
+    pub(crate) fn table(&self, batch: &Batch) -> TableNames<'_> {
         if batch.is_of_blocks() {
             self.blocks()
         } else {

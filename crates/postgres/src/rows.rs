@@ -221,7 +221,7 @@ impl Rows for PostgresRows {
         } else {
             OwnConnection::acquire(&self.pool).await?
         };
-        let table = self.names.table_of(batch);
+        let table = self.names.table(batch);
         let changed = change(connection.begin()?, batch, &table, mode).await;
         let written = match changed {
             Ok(written) => written,

@@ -29,7 +29,7 @@ impl Random {
     }
 
     /// Returns an item of a list, which must not be empty.
-    pub(crate) fn of<T: Copy>(&mut self, list: &[T]) -> T {
+    pub(crate) fn pick<T: Copy>(&mut self, list: &[T]) -> T {
         list[self.below(list.len() as u64) as usize]
     }
 

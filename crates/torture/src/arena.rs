@@ -197,7 +197,7 @@ impl std::ops::Deref for Checked {
     }
 }
 
-fn outcome_of_check(verdict: Verdict) -> Outcome {
+fn check_outcome(verdict: Verdict) -> Outcome {
     if verdict.admitted {
         Outcome::Admitted
     } else {
@@ -229,7 +229,7 @@ impl Caller<'_> {
             Action::Check(cost),
             time,
             || self.contestant.check(key, cost),
-            outcome_of_check,
+            check_outcome,
         );
         let checked = result.map(|verdict| Checked {
             event: event.id,

@@ -28,11 +28,11 @@ impl Case {
 
     /// Judges the usual limit. Fails if the attack was none.
     pub(crate) fn bound(&self, events: &[Event]) -> Result<Finding, Failure> {
-        self.bound_of(events, LIMIT, self.window())
+        self.bound_within(events, LIMIT, self.window())
     }
 
     /// Judges another limit. Without a refusal and as many admissions as the limit, nothing was shown.
-    pub(crate) fn bound_of(
+    pub(crate) fn bound_within(
         &self,
         events: &[Event],
         limit: u32,

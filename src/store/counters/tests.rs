@@ -30,7 +30,7 @@ impl Counted {
 
     fn check(&mut self, quotas: &Quotas, cost: u32, now: u64) -> Answer {
         let check = Subject::new(&self.limiter, &self.key, quotas)
-            .of_share(self.share)
+            .in_share(self.share)
             .check(cost);
         self.counters.check(check, Source::Other, now)
     }
@@ -42,21 +42,21 @@ impl Counted {
 
     fn refund(&mut self, quotas: &Quotas, answer: &Answer, units: u32, now: u64) {
         let refund = Subject::new(&self.limiter, &self.key, quotas)
-            .of_share(self.share)
+            .in_share(self.share)
             .refund(answer, 5, units);
         self.counters.adjust(refund, now);
     }
 
     fn credit(&mut self, quotas: &Quotas, units: u32, now: u64) {
         let credit = Subject::new(&self.limiter, &self.key, quotas)
-            .of_share(self.share)
+            .in_share(self.share)
             .adjust(Change::Credit { units });
         self.counters.adjust(credit, now);
     }
 
     fn reset(&mut self, quotas: &Quotas) {
         let reset = Subject::new(&self.limiter, &self.key, quotas)
-            .of_share(self.share)
+            .in_share(self.share)
             .adjust(Change::Reset);
         self.counters.adjust(reset, 0);
     }
@@ -239,7 +239,7 @@ fn a_check_that_asks_for_more_gets_an_eighth_of_what_all_quotas_have_left() {
         quotas("90/second, 49/minute, 1000/hour gcra"),
     );
     let check = Subject::new(&subject.limiter, &subject.key, &list)
-        .of_share(subject.share)
+        .in_share(subject.share)
         .check(1);
     let answer = subject
         .counters
@@ -247,7 +247,7 @@ fn a_check_that_asks_for_more_gets_an_eighth_of_what_all_quotas_have_left() {
     assert_eq!(answer.extra_units(), 6);
     assert_eq!(subject.used(&list, NOW), [7, 7, 7]);
     let refused = Subject::new(&subject.limiter, &subject.key, &list)
-        .of_share(subject.share)
+        .in_share(subject.share)
         .check(43);
     let answer = subject
         .counters
@@ -370,7 +370,7 @@ fn refund_of(
     now: u64,
 ) {
     let refund = Subject::new(&subject.limiter, &subject.key, quotas)
-        .of_share(subject.share)
+        .in_share(subject.share)
         .refund(answer, cost, units);
     subject.counters.adjust(refund, now);
 }
@@ -424,7 +424,7 @@ fn counters_are_the_same_after_they_were_stored_as_bytes() {
                 }
             }
             let answers = [&mut kept, &mut stored].map(|subject| {
-                let check = Subject::new(&subject.limiter, &subject.key, &list).of_share(subject.share).check(cost).with_holding(&holding);
+                let check = Subject::new(&subject.limiter, &subject.key, &list).in_share(subject.share).check(cost).with_holding(&holding);
                 subject.counters.check(check, Source::Other, now)
             });
             prop_assert_eq!(&answers[0], &answers[1]);
@@ -491,7 +491,7 @@ fn bytes_of_version_1_stay_readable() {
         let lease = std::time::Duration::from_secs(9);
         let holding = Holding::new([7; 16], 1, 0, 2, lease);
         let check = Subject::new(&subject.limiter, &subject.key, &list)
-            .of_share(subject.share)
+            .in_share(subject.share)
             .check(5)
             .with_holding(&holding);
         let charged = subject.counters.check(check, Source::Other, NOW);

@@ -56,7 +56,7 @@ async fn a_role_at_repeatable_read_decides_a_busy_key_exactly() {
             "CREATE ROLE {role} LOGIN SUPERUSER; ALTER ROLE {role} SET default_transaction_isolation TO '{level}'"
         );
         server.run(&settings).await;
-        let url = server.url_of(&role);
+        let url = server.url_as(&role);
         let limiters: Vec<_> = (0..3)
             .map(|_| {
                 let rows = PostgresRows::open(&url).unwrap().schema("repeatable");

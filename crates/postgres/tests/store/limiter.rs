@@ -210,7 +210,7 @@ async fn a_service_needs_no_right_but_those_on_the_rows() {
     let grants = "CREATE ROLE service LOGIN; GRANT USAGE ON SCHEMA rights TO service; GRANT SELECT, INSERT, UPDATE, \
                   DELETE ON ALL TABLES IN SCHEMA rights TO service";
     server.run(grants).await;
-    let url = server.url_of("service");
+    let url = server.url_as("service");
     let store = PostgresRows::open(&url)
         .unwrap()
         .schema("rights")
@@ -257,7 +257,7 @@ async fn the_doctor_warns_of_what_makes_limits_slow_or_fail() {
     let settings = "CREATE ROLE serial LOGIN SUPERUSER; ALTER ROLE serial SET default_transaction_isolation TO \
                     'repeatable read'";
     server.run(settings).await;
-    let url = server.url_of("serial");
+    let url = server.url_as("serial");
     let report = PostgresRows::open(&url)
         .unwrap()
         .schema("doctor")

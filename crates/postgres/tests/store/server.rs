@@ -122,7 +122,7 @@ impl Server {
     }
 
     /// Returns the URL for another user, past the pooler, which knows one only.
-    pub(crate) fn url_of(&self, user: &str) -> String {
+    pub(crate) fn url_as(&self, user: &str) -> String {
         url(user, self.port)
     }
 

@@ -91,7 +91,7 @@ fn first_seed(text: &str) -> u64 {
 
 fn parse_plan(mut parser: Parser) -> Result<(Plan, bool), lexopt::Error> {
     let seed = parser.value()?.parse()?;
-    let mut plan = Plan::of_seed(seed);
+    let mut plan = Plan::from_seed(seed);
     let mut is_report = false;
     while let Some(argument) = parser.next()? {
         match argument {

@@ -78,7 +78,7 @@ fn next_plan(run: &Run, seeds: &Mutex<std::ops::Range<u64>>, since: Instant) -> 
         return None;
     }
     let mut seeds = seeds.lock().expect("no thread panics");
-    let mut plans = seeds.by_ref().map(Plan::of_seed);
+    let mut plans = seeds.by_ref().map(Plan::from_seed);
     let mut plan = plans.find(|plan| {
         let shown_by = run.planted.map(|planted| planted.shown_by);
         shown_by.is_none_or(|cast| cast == plan.cast())

@@ -8,7 +8,7 @@ use super::reply::Reply;
 const DIGITS: usize = 17;
 
 /// Writes a number as C's `%.17g`, as Redis does.
-pub(super) fn text_of(number: f64) -> Vec<u8> {
+pub(super) fn format_number(number: f64) -> Vec<u8> {
     if number.is_infinite() {
         return if number > 0.0 {
             b"inf".to_vec()
@@ -105,7 +105,7 @@ pub(super) fn range(from: i64, to: i64, length: usize) -> Range<usize> {
 
 #[cfg(test)]
 mod tests {
-    use super::text_of;
+    use super::format_number;
 
     #[test]
     fn numbers_are_written_as_by_c() {
@@ -122,7 +122,7 @@ mod tests {
             (0.0001, "0.0001"),
             (0.00001, "1.0000000000000001e-05"),
         ] {
-            assert_eq!(String::from_utf8(text_of(number)).unwrap(), text);
+            assert_eq!(String::from_utf8(format_number(number)).unwrap(), text);
         }
     }
 }

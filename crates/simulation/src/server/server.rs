@@ -8,7 +8,7 @@ use std::rc::Rc;
 use mlua::{Function, Lua, MultiValue, Table, Value};
 
 use super::keyspace::Keyspace;
-use super::number::{int, text_of};
+use super::number::{format_number, int};
 use super::reply::Reply;
 use super::{message_pack, packed_fields};
 
@@ -177,8 +177,8 @@ fn redis_table(lua: &Lua, keyspace: &Rc<RefCell<Keyspace>>) -> mlua::Result<Tabl
 
 fn arguments(command: MultiValue) -> mlua::Result<Vec<Vec<u8>>> {
     let texts = command.into_iter().map(|value| match value {
-        Value::Integer(number) => Ok(text_of(number as f64)),
-        Value::Number(number) => Ok(text_of(number)),
+        Value::Integer(number) => Ok(format_number(number as f64)),
+        Value::Number(number) => Ok(format_number(number)),
         Value::String(text) => Ok(text.as_bytes().to_vec()),
         _ => Err(failure(
             "ERR Lua redis lib command arguments must be strings or integers",

@@ -2,7 +2,7 @@
 
 use super::commands::{Args, Outcome, arg, syntax_error};
 use super::keyspace::{Data, Keyspace, Scores, wrong_type};
-use super::number::{ScoreBound, float, int, range, text_of};
+use super::number::{ScoreBound, float, format_number, int, range};
 use super::reply::Reply;
 
 /// The options of ZADD.
@@ -160,7 +160,7 @@ fn listing(members: &[(&[u8], f64)], has_scores: bool) -> Reply {
     for (member, score) in members {
         items.push(Reply::Bulk(member.to_vec()));
         if has_scores {
-            items.push(Reply::Bulk(text_of(*score)));
+            items.push(Reply::Bulk(format_number(*score)));
         }
     }
     Reply::Array(items)

@@ -11,10 +11,10 @@ use crate::random::Random;
 use crate::server::{Reply, Server};
 
 /// Returns how bad the network of a world is.
-pub(crate) fn quality_of(plan: &Plan, random: &mut Random) -> Quality {
+pub(crate) fn draw_quality(plan: &Plan, random: &mut Random) -> Quality {
     let is_slow = plan.has(FaultKind::SlowNetwork);
     // With a long deadline, many replies come long after their message, but in time.
-    let longest = Limits::of(plan).deadline / 4 * 3;
+    let longest = Limits::draw(plan).deadline / 4 * 3;
     Quality {
         slowness: if is_slow { longest.max(250) } else { 8 },
         slow: if is_slow && longest > 250 { 20 } else { 4 },
@@ -81,7 +81,7 @@ impl ServerState {
     /// Returns what holders have of the keys that a command is about.
     pub(crate) fn slot_entries(&self, command: &[Vec<u8>]) -> SlotEntries {
         let server = &self.server;
-        server.with_keys(|keys| SlotEntries::of_command(command, keys))
+        server.with_keys(|keys| SlotEntries::from_command(command, keys))
     }
 
     pub(crate) fn hangs(&self) -> bool {
@@ -143,7 +143,7 @@ impl Faults {
     }
 
     /// Returns how long a fault lasts, in milliseconds. Those of the server are shorter: while it fails, little else happens.
-    fn length_of(&mut self, fault: FaultKind) -> u64 {
+    fn draw_length(&mut self, fault: FaultKind) -> u64 {
         let longest = if self.random.one_in(5) { LONG } else { SHORT };
         let length = 1 + self.random.below(longest);
         match fault {
@@ -167,7 +167,7 @@ impl Faults {
             let every = self.every(*fault);
             if self.plan.has(*fault) && self.random.one_in(every) {
                 let victim = self.random.below(self.plan.processes as u64) as usize;
-                let length = self.length_of(*fault);
+                let length = self.draw_length(*fault);
                 let mut world = shared.lock();
                 world.log.count("faults");
                 world.log.note(format_args!(
@@ -211,7 +211,7 @@ impl Faults {
                 excuse(shared, Excuse::Step);
             }
             FaultKind::Stranger => self.spoil(until, shared, server),
-            FaultKind::Refusals => server.refusal = Some((until, self.random.of(&REFUSALS))),
+            FaultKind::Refusals => server.refusal = Some((until, self.random.pick(&REFUSALS))),
             FaultKind::FullMemory => {
                 server.full_until = Some(until);
                 server.server.with_keys(|keys| keys.is_full = true);

@@ -28,7 +28,7 @@ pub(super) struct SlotEntry {
 
 impl SlotEntry {
     /// Returns the entries of a key. None if it is not about slots.
-    pub(super) fn all_of(stored: &StoredKey<'_>) -> Vec<Self> {
+    pub(super) fn read_all(stored: &StoredKey<'_>) -> Vec<Self> {
         let is_about_slots = stored.name.ends_with(b":in_flight");
         let text = stored.text.filter(|_| is_about_slots);
         let entries = text.and_then(|text| text.get(1..)).unwrap_or_default();
@@ -51,13 +51,13 @@ impl SlotEntry {
 pub(super) struct SlotEntries(Vec<(Vec<u8>, SlotEntry)>, usize);
 
 impl SlotEntries {
-    pub(super) fn of_command(command: &[Vec<u8>], keys: &Keyspace) -> Self {
+    pub(super) fn from_command(command: &[Vec<u8>], keys: &Keyspace) -> Self {
         let names = command.iter().filter(|arg| arg.ends_with(b":in_flight"));
         let mut entries = Self::default();
         for name in names {
             entries.1 += 1;
             let stored = keys.keys().find(|stored| stored.name == name.as_slice());
-            let of_key = stored.iter().flat_map(SlotEntry::all_of);
+            let of_key = stored.iter().flat_map(SlotEntry::read_all);
             entries.0.extend(of_key.map(|entry| (name.clone(), entry)));
         }
         entries

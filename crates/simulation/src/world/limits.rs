@@ -51,7 +51,7 @@ pub(crate) const CHECKED: [&str; 9] = [
 ];
 
 impl Bound {
-    const fn of(limiter: &'static str, units: u32, window: u64) -> Self {
+    const fn new(limiter: &'static str, units: u32, window: u64) -> Self {
         Self {
             limiter,
             units,
@@ -64,7 +64,7 @@ impl Bound {
     const fn aligned(limiter: &'static str, units: u32, window: u64) -> Self {
         Self {
             spans: Spans::Aligned,
-            ..Self::of(limiter, units, window)
+            ..Self::new(limiter, units, window)
         }
     }
 }
@@ -88,7 +88,7 @@ pub(crate) struct Limits {
 }
 
 impl Limits {
-    pub(crate) fn of(plan: &Plan) -> Self {
+    pub(crate) fn draw(plan: &Plan) -> Self {
         let algorithms = [
             Algorithm::SlidingLog,
             Algorithm::SlidingLog,
@@ -100,8 +100,9 @@ impl Limits {
             Algorithm::Gcra,
         ];
         let mut random = Random::new(plan.seed, 2);
-        let leased = random.of(&algorithms);
-        let (window, lease) = random.of(&[(1_000, 100), (300, 1_000), (1_000, 1_000), (300, 100)]);
+        let leased = random.pick(&algorithms);
+        let (window, lease) =
+            random.pick(&[(1_000, 100), (300, 1_000), (1_000, 1_000), (300, 100)]);
         let deadlines = match plan.cast() {
             Cast::SlotsAlone => [100, 2_000],
             Cast::All | Cast::LeasesAlone => [100, 400],
@@ -110,11 +111,11 @@ impl Limits {
             leased,
             window,
             lease,
-            deadline: random.of(&deadlines),
-            burst: random.of(&[40, 150, 600]),
+            deadline: random.pick(&deadlines),
+            burst: random.pick(&[40, 150, 600]),
             is_calm: plan.faults.is_empty(),
             gives_back: random.one_in(3),
-            pause: lease * random.of(&[4, 8, 12, 14, 16, 24]) / 10,
+            pause: lease * random.pick(&[4, 8, 12, 14, 16, 24]) / 10,
         }
     }
 
@@ -141,15 +142,15 @@ impl Limits {
             ("jobs", 9),
             ("fallback", 6),
         ];
-        let bounds = of_seconds.map(|(limiter, units)| Bound::of(limiter, units, 1_000));
+        let bounds = of_seconds.map(|(limiter, units)| Bound::new(limiter, units, 1_000));
         let mut bounds = Vec::from(bounds);
         let leased = Bound {
             counted: self.window + self.lease,
-            ..Bound::of("leased", leased, self.window)
+            ..Bound::new("leased", leased, self.window)
         };
         bounds.extend([
             leased,
-            Bound::of("pair", 20, 8_000),
+            Bound::new("pair", 20, 8_000),
             Bound::aligned("window", 6, 1_000),
         ]);
         if self.leased == Algorithm::FixedWindow {

@@ -200,11 +200,11 @@ impl Network {
     }
 
     /// Returns the process of a call that waits for its reply.
-    pub(crate) fn process_of(&self, call: u64) -> Option<usize> {
+    pub(crate) fn sender(&self, call: u64) -> Option<usize> {
         self.pending.get(&call).map(|pending| pending.process)
     }
 
-    fn calls_of(&self, process: usize) -> Vec<u64> {
+    fn open_calls(&self, process: usize) -> Vec<u64> {
         let calls = self
             .pending
             .iter()
@@ -214,7 +214,7 @@ impl Network {
 
     /// Cuts the connection of a process: its calls fail, and half of its requests still arrive.
     pub(crate) fn cut(&mut self, process: usize) {
-        let calls = self.calls_of(process);
+        let calls = self.open_calls(process);
         let requests = self.queue.iter().filter(
             |(_, message)| matches!(message, Message::Request { call, .. } if calls.contains(call)),
         );
@@ -237,7 +237,7 @@ impl Network {
 
     /// Leaves the calls of a killed process without an answer. Its requests still arrive.
     pub(crate) fn abandon(&mut self, process: usize) {
-        for call in self.calls_of(process) {
+        for call in self.open_calls(process) {
             self.abandoned.extend(self.pending.remove(&call));
         }
     }

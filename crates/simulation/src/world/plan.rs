@@ -107,7 +107,7 @@ named! {
 }
 
 impl Cast {
-    const fn of_seed(seed: u64) -> Self {
+    const fn from_seed(seed: u64) -> Self {
         match seed % 8 {
             3 | 7 => Self::SlotsAlone,
             5 => Self::LeasesAlone,
@@ -149,12 +149,12 @@ impl Plan {
     /// Returns the plan of a seed. Three worlds of sixteen have no faults; every fourth has only clients that hold slots,
     /// every eighth only clients with a lease.
     #[must_use]
-    pub fn of_seed(seed: u64) -> Self {
+    pub fn from_seed(seed: u64) -> Self {
         let mut random = Random::new(seed, 1);
         let is_calm = seed % 8 == 0 || seed % 16 == 7;
         let faults = FaultKind::ALL.iter().copied();
         let faults = faults.filter(|_| random.one_in(2) && !is_calm).collect();
-        let clients = Cast::of_seed(seed).clients();
+        let clients = Cast::from_seed(seed).clients();
         Self {
             seed,
             processes: 3,
@@ -170,7 +170,7 @@ impl Plan {
     /// Returns the cast of the seed. It stays the same if arguments leave clients out.
     #[must_use]
     pub const fn cast(&self) -> Cast {
-        Cast::of_seed(self.seed)
+        Cast::from_seed(self.seed)
     }
 
     /// Returns whether this fault happens.

@@ -44,7 +44,7 @@ enum Drift {
 
 impl Drift {
     /// By up to 5 %.
-    fn of(random: &mut Random) -> Self {
+    fn draw(random: &mut Random) -> Self {
         let every = 20 + random.below(200);
         if random.one_in(2) {
             Self::Slow(every)
@@ -65,7 +65,7 @@ impl Process {
         let mut world = shared.lock();
         world.lives[number] += 1;
         let life = world.lives[number];
-        let local = world.now + clock_of(number);
+        let local = world.now + first_reading(number);
         world
             .log
             .note(format_args!("process {number} starts its life {life}"));
@@ -78,7 +78,7 @@ impl Process {
         let runtime = runtime.expect("a runtime");
         let begin = runtime.block_on(async { Instant::now() });
         let drift = if plan.has(FaultKind::ClockSkew) {
-            Drift::of(random)
+            Drift::draw(random)
         } else {
             Drift::None
         };
@@ -88,7 +88,7 @@ impl Process {
             life,
         };
         runtime.block_on(async {
-            let limiters = Limits::of(plan).limiters(RedisStore::with_connection(connection));
+            let limiters = Limits::draw(plan).limiters(RedisStore::with_connection(connection));
             clients::spawn(shared, plan, (number, life), &limiters, random);
         });
         Self {
@@ -144,6 +144,6 @@ impl Process {
     }
 }
 
-fn clock_of(number: usize) -> u64 {
+fn first_reading(number: usize) -> u64 {
     APART * (number as u64 + 1)
 }

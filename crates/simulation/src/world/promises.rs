@@ -84,7 +84,7 @@ fn judge_waits(world: &mut World) {
             .values()
             .filter(|permit| permit.limiter == limiter && permit.key == key)
             .count();
-        if (held as u32) < slots_of(limiter) {
+        if (held as u32) < slot_limit(limiter) {
             world.log.violated(format_args!(
                 "call {call} waits for a slot of {limiter} {key}, which is free"
             ));
@@ -93,7 +93,7 @@ fn judge_waits(world: &mut World) {
 }
 
 /// Returns the slots of a limiter.
-fn slots_of(limiter: &str) -> u32 {
+fn slot_limit(limiter: &str) -> u32 {
     let slots = SLOTS.iter().find(|(name, _)| *name == limiter);
     slots.map_or(0, |(_, slots)| *slots)
 }
@@ -112,7 +112,7 @@ pub(crate) fn judge_end(world: &mut World, plan: &Plan, keys: &Keyspace) {
 /// Counts the checks that were sent after its begin and answered before its end. This needs no knowledge of the server's time, so it
 /// is right for any delay. Where data was lost or the clock stepped, the limit may be granted once more.
 fn judge_windows(world: &mut World, plan: &Plan) {
-    let bounds = Limits::of(plan).bounds();
+    let bounds = Limits::draw(plan).bounds();
     let uses = std::mem::take(&mut world.record.uses);
     for ((limiter, key), mut uses) in uses {
         uses.sort_by_key(|used| used.sent);
@@ -206,8 +206,8 @@ fn judge_slots(world: &mut World) {
     }
     let spans = std::mem::take(&mut world.record.spans);
     for ((limiter, key), spans) in spans {
-        let slots = slots_of(limiter);
-        for (at, held) in counts_of(&spans) {
+        let slots = slot_limit(limiter);
+        for (at, held) in held_counts(&spans) {
             let excuses = world.record.excuses(at.saturating_sub(2 * SLOT_LEASE), at);
             if held > slots * (1 + excuses) {
                 world.log.violated(format_args!(
@@ -220,7 +220,7 @@ fn judge_slots(world: &mut World) {
 }
 
 /// Returns how many permits are held from each time on.
-fn counts_of(spans: &[HeldSpan]) -> Vec<(u64, u32)> {
+fn held_counts(spans: &[HeldSpan]) -> Vec<(u64, u32)> {
     let begins = spans.iter().map(|span| span.from);
     let counts = begins.map(|at| {
         let held = spans.iter().filter(|span| span.from <= at && at < span.to);
@@ -245,7 +245,7 @@ fn judge_sums(world: &mut World, plan: &Plan, keys: &Keyspace) {
     for ((limiter, key), charged) in charged {
         let name = format!("{{{limiter},{key}}}");
         let of_key = keys.keys().find(|stored| text(stored.name).contains(&name));
-        let units = of_key.map_or(0, |stored| units_of(&stored));
+        let units = of_key.map_or(0, |stored| stored_units(&stored));
         if !(charged.least..=charged.most).contains(&units) {
             let (least, most) = (charged.least, charged.most);
             world.log.violated(format_args!(
@@ -256,7 +256,7 @@ fn judge_sums(world: &mut World, plan: &Plan, keys: &Keyspace) {
 }
 
 /// Returns the units in a log without expired runs, or in a row of one fixed window.
-fn units_of(stored: &StoredKey<'_>) -> i64 {
+fn stored_units(stored: &StoredKey<'_>) -> i64 {
     let text = stored.text.unwrap_or_default();
     let last = number_at(text, text.len().saturating_sub(4));
     let before = if stored.name.ends_with(b":log") {
@@ -302,7 +302,7 @@ fn judge_blocks(world: &mut World, plan: &Plan) {
 fn judge_rest(world: &mut World, keys: &Keyspace) {
     for stored in keys.keys() {
         let latest = keys.now + SLOT_LEASE as i64 * 1_000;
-        let slots: u32 = SlotEntry::all_of(&stored)
+        let slots: u32 = SlotEntry::read_all(&stored)
             .into_iter()
             .filter(|entry| (keys.now + 1..=latest).contains(&entry.ends))
             .map(|entry| entry.slots)

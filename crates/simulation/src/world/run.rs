@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::faults::{Faults, ServerState, quality_of};
+use super::faults::{Faults, ServerState, draw_quality};
 use super::holders::Holders;
 use super::limits::SLOT_LEASE;
 use super::log::{Log, Report};
@@ -35,7 +35,7 @@ pub fn run(plan: &Plan) -> Report {
     let mut random = Random::new(plan.seed, 4);
     clocks::begin(random.split());
     planted::plant(plan.planted);
-    let quality = quality_of(plan, &mut random);
+    let quality = draw_quality(plan, &mut random);
     let shared = SharedWorld::new(World {
         now: 0,
         faults_end: plan.load.saturating_sub(QUIET),
@@ -171,7 +171,7 @@ impl Scene {
         }
         world.log.hash_reply(&reply);
         if world.log.is_traced() {
-            let process = world.network.process_of(call);
+            let process = world.network.sender(call);
             let shown = readable::exchange(self.server.server.lua(), process, command, &reply);
             world.log.trace(format_args!("{shown}"));
         }

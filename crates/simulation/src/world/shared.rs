@@ -34,7 +34,7 @@ impl World {
         after: SlotEntries,
         server_time: i64,
     ) {
-        let process = self.network.process_of(call);
+        let process = self.network.sender(call);
         let sender = process.map(|process| (process, self.lives[process]));
         let Self { holders, lives, .. } = self;
         let violation = match sender {

@@ -48,7 +48,7 @@ fn judge(case: &Case, events: &[Event]) -> Result<Finding, Failure> {
     }
     let once = oracle::once(events, KEY, LIMIT.into());
     let bound = case
-        .bound_of(events, LIMIT, WINDOW)
+        .bound_within(events, LIMIT, WINDOW)
         .unwrap_or_else(|_| once.clone());
     Ok(Finding::worst([once, bound]))
 }

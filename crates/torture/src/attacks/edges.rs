@@ -13,7 +13,7 @@ pub(super) const ATTACK: Attack = Attack {
     about: "one caller uses the limit up just before a window ends, and again just after",
     needs: &[],
     run,
-    judge: |case, events| case.bound_of(events, LIMIT, case.window()),
+    judge: |case, events| case.bound_within(events, LIMIT, case.window()),
 };
 
 /// Small, so that a burst takes a few milliseconds, and large enough for a lease, which needs 21.

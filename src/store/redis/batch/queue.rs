@@ -425,12 +425,12 @@ mod tests {
         let quotas: Quotas = "9/minute batch<=4".parse().unwrap();
         let subject = Subject::new(&key, &key, &quotas);
         let (batch, leased) = (
-            subject.of_share("batch"),
+            subject.in_share("batch"),
             subject.with_lease(Duration::from_secs(1)),
         );
         let mut receivers = Vec::new();
         // The second share is of no quota.
-        for subject in [subject, subject.of_share("other"), batch, batch, leased] {
+        for subject in [subject, subject.in_share("other"), batch, batch, leased] {
             let (answer, receiver) = StoreFuture::channel();
             queue.push(&[subject.check(1)], waiter(answer));
             receivers.push(receiver);

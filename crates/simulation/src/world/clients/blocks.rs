@@ -72,7 +72,7 @@ async fn check_blocked(client: &Client) {
 /// Is paused by an upstream from time to time, and obeys at once.
 pub(super) async fn be_paused(mut client: Client) {
     while client.pause(4_000).await.is_some() {
-        let key = client.random.of(&["ann", "ben"]);
+        let key = client.random.pick(&["ann", "ben"]);
         let limiter = client.limiters.get("blocked");
         let since = client.now();
         limiter.pause(key, Duration::from_millis(PAUSE));

@@ -20,8 +20,8 @@ const CREDITED: [&str; 10] = [
 /// Makes changes until the world is over.
 pub(super) async fn change(mut client: Client) {
     while let Some(sent) = client.pause(120).await {
-        let key = client.random.of(&KEYS);
-        let sums = client.random.of(&["sums", "window-sums"]);
+        let key = client.random.pick(&KEYS);
+        let sums = client.random.pick(&["sums", "window-sums"]);
         match client.random.below(12) {
             0 => charge(&client, sums, key, 5).await,
             1..=4 => check_and_settle(&mut client, sums, key).await,
@@ -35,7 +35,7 @@ pub(super) async fn change(mut client: Client) {
 
 /// Checks a key to which an operator gives units back, and gives units of it back later. Rarely charges it beyond its limit.
 async fn check_credited(client: &mut Client, sent: u64) {
-    let limiter = client.random.of(&CREDITED);
+    let limiter = client.random.pick(&CREDITED);
     let limits = client.limiters.get(limiter);
     if client.random.one_in(8) {
         let _ = limits.charge("cara", 14).await;
@@ -136,7 +136,7 @@ async fn settle(client: &mut Client, mut decision: Decision, used: u32) -> Resul
 
 /// Gives units of whoever has charged them back, or forgets them. They may be admitted once more from now on.
 async fn give_credit(client: &mut Client, sent: u64) {
-    let limiter = client.random.of(&CREDITED);
+    let limiter = client.random.pick(&CREDITED);
     let units = client.random.below(5) as u32;
     // Without an answer, it may happen later: when a server goes on that hung.
     let latest = sent + 10_000;

@@ -12,8 +12,8 @@ const KEYS: [&str; 2] = ["ada", "bob"];
 /// Checks keys by each algorithm, and settles some of the checks.
 pub(super) async fn check(mut client: Client) {
     while let Some(sent) = client.pause(60).await {
-        let limiter = client.random.of(&CHECKED);
-        let key = client.random.of(&KEYS);
+        let limiter = client.random.pick(&CHECKED);
+        let key = client.random.pick(&KEYS);
         let cost = client.cost();
         let limits = client.limiters.get(limiter);
         let outcome = limits.check_n(key, cost).await;
@@ -63,11 +63,11 @@ pub(super) async fn check_busy_key(mut client: Client) {
 /// Checks a user and its tenant at once, or a key with shares.
 pub(super) async fn check_levels(mut client: Client) {
     while let Some(sent) = client.pause(60).await {
-        let key = client.random.of(&KEYS);
+        let key = client.random.pick(&KEYS);
         let cost = client.cost();
         if client.random.one_in(3) {
-            let share = client.random.of(&["critical", "batch", "none"]);
-            let name = client.random.of(&["shared", "shared", "long-shared"]);
+            let share = client.random.pick(&["critical", "batch", "none"]);
+            let name = client.random.pick(&["shared", "shared", "long-shared"]);
             let limiter = client.limiters.get(name);
             let level = limiter.level(key).cost(cost).share(share);
             let outcome = RateLimiter::check_all([level]).await;
@@ -89,8 +89,10 @@ pub(super) async fn check_levels(mut client: Client) {
 /// Waits for units of keys that others check, too.
 pub(super) async fn wait_for_units(mut client: Client) {
     while let Some(sent) = client.pause(60).await {
-        let limiter = client.random.of(&["log", "log", "pair", "gcra", "buckets"]);
-        let key = client.random.of(&KEYS);
+        let limiter = client
+            .random
+            .pick(&["log", "log", "pair", "gcra", "buckets"]);
+        let key = client.random.pick(&KEYS);
         let call = client.stand_in_line(limiter, key);
         let cost = 1 + client.random.below(3) as u32;
         let limits = client.limiters.get(limiter);

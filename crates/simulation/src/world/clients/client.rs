@@ -47,7 +47,7 @@ impl Client {
             // Above most limits.
             return 30;
         }
-        self.random.of(&[1, 1, 1, 2, 2, 2, 2, 0])
+        self.random.pick(&[1, 1, 1, 2, 2, 2, 2, 0])
     }
 
     /// Records that a call asks for a key, and may have to wait. Returns its number.

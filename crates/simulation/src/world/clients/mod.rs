@@ -29,7 +29,7 @@ pub(crate) fn spawn(
                 process,
                 life,
                 limiters: limiters.clone(),
-                limits: Limits::of(plan),
+                limits: Limits::draw(plan),
                 random: random.split(),
             };
             match kind {
@@ -42,7 +42,7 @@ pub(crate) fn spawn(
                 ClientKind::Waits => drop(tokio::spawn(checks::wait_for_units(client))),
                 ClientKind::Policies => drop(tokio::spawn(checks::check_with_policy(client))),
                 ClientKind::Slots => {
-                    let care = slots::Care::of(number, cast);
+                    let care = slots::Care::new(number, cast);
                     drop(tokio::spawn(slots::hold(client, "slots", care)));
                 }
                 ClientKind::Jobs => {

@@ -22,7 +22,7 @@ pub(super) enum Care {
 }
 
 impl Care {
-    pub(super) fn of(number: usize, cast: Cast) -> Self {
+    pub(super) fn new(number: usize, cast: Cast) -> Self {
         if cast == Cast::SlotsAlone && number % 2 == 1 {
             Self::Careless
         } else {
@@ -34,7 +34,7 @@ impl Care {
 /// Takes slots, holds them for a time, and gives them back.
 pub(super) async fn hold(mut client: Client, limiter: &'static str, care: Care) {
     while client.pause(300).await.is_some() {
-        let key = client.random.of(&KEYS);
+        let key = client.random.pick(&KEYS);
         let call = client.stand_in_line(limiter, key);
         let waits = !client.random.one_in(4);
         let gives_up = client.random.one_in(8);
@@ -68,7 +68,7 @@ async fn take(
     key: &str,
     waits: bool,
 ) -> Result<Option<Permit>, Error> {
-    let share = client.random.of(&["critical", "batch", "none"]);
+    let share = client.random.pick(&["critical", "batch", "none"]);
     let limits = client.limiters.get(limiter);
     let level = match limiter {
         "lanes" => limits.level(key).share(share),
