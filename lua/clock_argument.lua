@@ -49,6 +49,14 @@ do
     end
   end
 
+  function newest_in.held(key)
+    local text = call('GET', key)
+    for at = 2, #text - 47, 48 do
+      local lease, _, ends = unpack('>I4dd', text, at + 28)
+      at_least(ends - 1000 * lease)
+    end
+  end
+
   -- The window of a fixed window may be the next one: the time of its first charge tells. A sliding counter has no time but
   -- that of its window.
   function newest_in.row(key)

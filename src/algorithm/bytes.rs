@@ -165,6 +165,7 @@ impl Bytes for Algorithm {
             Self::Gcra => 5,
             Self::InFlight => 6,
             Self::Total => 7,
+            Self::Held => 8,
         };
         number.write(bytes);
         if let Self::SlidingBuckets(buckets) = self {
@@ -182,6 +183,7 @@ impl Bytes for Algorithm {
             5 => Self::Gcra,
             6 => Self::InFlight,
             7 => Self::Total,
+            8 => Self::Held,
             _ => return None,
         })
     }

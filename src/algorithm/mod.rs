@@ -11,6 +11,7 @@ mod bytes;
 mod counter_state;
 mod fixed_window;
 mod gcra;
+mod holds;
 mod in_flight;
 mod log;
 mod quota_check;
@@ -22,6 +23,7 @@ mod total;
 
 pub(crate) use arithmetic::time_to_live_millis;
 pub(crate) use bytes::Bytes;
+pub(crate) use holds::{HeldUnits, Holds};
 pub(crate) use in_flight::InFlight;
 pub(crate) use quota_check::{Changes, Charge, QuotaCheck, QuotaOutcome};
 pub(crate) use state::CountState;

@@ -7,6 +7,7 @@ use super::bytes::Bytes;
 use super::counter_state::CounterState;
 use super::fixed_window::FixedWindow;
 use super::gcra::Gcra;
+use super::holds::Holds;
 use super::in_flight::InFlight;
 use super::log::Log;
 use super::sliding_counter::SlidingCounter;
@@ -25,6 +26,7 @@ pub(crate) enum CountState {
     Gcra(CounterState<Gcra>),
     Total(CounterState<Total>),
     InFlight(InFlight),
+    Holds(Holds),
 }
 
 /// Creates the state of an algorithm from an expression that any state is made by.
@@ -38,6 +40,7 @@ macro_rules! with_algorithm {
             Algorithm::Gcra => Self::Gcra($state),
             Algorithm::Total => Self::Total($state),
             Algorithm::InFlight => Self::InFlight($state),
+            Algorithm::Held => Self::Holds($state),
         }
     };
 }
@@ -72,6 +75,13 @@ impl CountState {
             _ => None,
         }
     }
+
+    pub(crate) fn holds(&mut self) -> Option<&mut Holds> {
+        match self {
+            Self::Holds(holds) => Some(holds),
+            _ => None,
+        }
+    }
 }
 
 /// Returns a reference to the state of any algorithm.
@@ -85,6 +95,7 @@ macro_rules! any_state {
             Self::Gcra(state) => state,
             Self::Total(state) => state,
             Self::InFlight(state) => state,
+            Self::Holds(state) => state,
         }
     };
 }

@@ -140,6 +140,36 @@ impl Answer {
             .map_or(0, |(_, left)| left)
     }
 
+    /// Returns the units that processes hold of the key, which count as used beside those that were charged.
+    pub(crate) fn reserved(&self, quotas: &Quotas) -> u32 {
+        let held = quotas.held().and(self.quotas.get(quotas.len()));
+        held.map_or(0, |held| held.used)
+    }
+
+    /// Counts what processes hold, as the last answer says, as used of each quota. A quota that has room for the cost without
+    /// it refuses a check that was not admitted: then it is unknown when there is room.
+    pub(crate) fn count_reserved(&mut self, quotas: &Quotas, refused_cost: u32) {
+        let reserved = self.reserved(quotas);
+        for (quota, answer) in quotas.iter().zip(&mut self.quotas) {
+            let used = u64::from(answer.used) + u64::from(reserved);
+            let is_missing = used + u64::from(refused_cost) > quota.limit().into();
+            if answer.wait == 0 && refused_cost > 0 && is_missing {
+                answer.wait = 1;
+            }
+            answer.used = u32::try_from(used).unwrap_or(u32::MAX);
+        }
+    }
+
+    /// Sets the wait of each quota that would have room for the cost if nothing were held: it is an estimate.
+    pub(crate) fn estimate_waits(&mut self, quotas: &Quotas, cost: u32, estimate: Duration) {
+        let reserved = self.reserved(quotas);
+        for (quota, answer) in quotas.iter().zip(&mut self.quotas) {
+            if answer.retry_after().is_some() && answer.lacks_only_reserved(quota, reserved, cost) {
+                answer.wait = micros(estimate).max(1);
+            }
+        }
+    }
+
     pub(crate) fn set_source(&mut self, source: Source) {
         self.source = source;
     }
@@ -160,15 +190,16 @@ impl Answer {
         share: Option<ShareId>,
         slot_wait: Duration,
     ) {
+        let reserved = self.reserved(quotas);
         for (quota, answer) in quotas.iter().zip(&mut self.quotas) {
             let wait = if quota.ceiling(share) == 0 {
                 Wait::Never
             } else if answer.used < quota.limit() {
                 Wait::Zero
+            } else if quota.is_in_flight() || answer.lacks_only_reserved(quota, reserved, 1) {
+                Wait::Micros(micros(slot_wait))
             } else if quota.is_total() {
                 Wait::Never
-            } else if quota.is_in_flight() {
-                Wait::Micros(micros(slot_wait))
             } else {
                 // Without room, more units are left as soon as one is.
                 Wait::Micros(answer.reset_micros.max(1))
@@ -425,6 +456,12 @@ impl QuotaAnswer {
     #[inline]
     pub fn is_exceeded(&self) -> bool {
         self.wait == EXCEEDED
+    }
+
+    /// Returns whether the quota would have room for a cost now if `reserved` units were not held.
+    pub(crate) fn lacks_only_reserved(&self, quota: &Quota, reserved: u32, cost: u32) -> bool {
+        let charged = self.used.saturating_sub(reserved);
+        reserved > 0 && charged.saturating_add(cost) <= quota.limit()
     }
 
     fn after(self, micros: u64) -> Self {

@@ -1,4 +1,4 @@
-//! The slots that a process holds, as a message to the store states them.
+//! The slots, or the units, that a process holds, as a message to the store states them.
 
 use std::time::Duration;
 
@@ -22,6 +22,17 @@ use crate::quota::ShareId;
 ///
 /// An entry with 0 slots stays until its lease ends, so that its sequence is known.
 ///
+/// # Units
+///
+/// For quotas of a limiter with a [`reserve_lease`](crate::RateLimiter::reserve_lease), the entries have units in place of
+/// slots, and what the holder has `spent`. They stand beside the counts of the quotas, and follow the same rules, but:
+///
+/// - First, and whatever is decided, the store charges `spent` less the larger of `acknowledged` and the `spent` of the entry
+///   to each quota, also beyond its limit. So no unit is charged twice, and none is lost with a message.
+/// - The check is admitted if the units of all holders, what is charged, and `wanted` are at most each limit. Its cost is not
+///   charged.
+/// - When the lease has ended, the entry stays for an hour without units. A check whose sequence is older is refused then, too.
+///
 /// The [receipt](crate::store::protocol::Receipt) of an answer to slots has a note for limiters as its generation: 2 if the sequence is
 /// older than the entry's, 1 if slots are held and the holder had no entry, and otherwise 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,14 +43,18 @@ pub struct Holding {
     pub holder: [u8; 16],
     /// Grows with each message of the holder, over all of its keys.
     pub sequence: u64,
-    /// The slots that the holder holds now.
+    /// The slots or units that the holder holds now.
     pub held: u32,
-    /// The slots to add if the check is admitted. With 0, the check states what is held.
+    /// The slots or units to add if the check is admitted. With 0, the check states what is held.
     pub wanted: u32,
     /// The lease of the holder's entry.
     pub lease: Duration,
     /// Whether the entry is written even if the check is refused.
     pub is_stated: bool,
+    /// The units that the holder has ever used of the key. 0 for slots.
+    pub spent: u64,
+    /// The part of `spent` of which the holder knows that the store has charged it.
+    pub acknowledged: u64,
 }
 
 /// The note of a store about the entry of a holder.
@@ -71,6 +86,18 @@ impl Holding {
             wanted,
             lease,
             is_stated: false,
+            spent: 0,
+            acknowledged: 0,
+        }
+    }
+
+    /// Adds what the holder has ever used of the key, and the part of it that the store has acknowledged.
+    #[must_use]
+    pub fn with_spent(self, spent: u64, acknowledged: u64) -> Self {
+        Self {
+            spent,
+            acknowledged,
+            ..self
         }
     }
 
@@ -97,7 +124,7 @@ impl Holding {
     }
 
     pub(crate) fn is_written_if_refused(&self) -> bool {
-        self.is_stated || self.wanted == 0
+        self.is_stated || self.wanted == 0 || self.spent > self.acknowledged
     }
 
     pub(crate) fn lease_millis(&self) -> u32 {

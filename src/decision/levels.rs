@@ -186,6 +186,36 @@ impl<'a> LevelDecision<'a> {
         least_remaining(self.quotas())
     }
 
+    /// Returns the units that processes hold of the key, with those of this check. They are part of the
+    /// [used](QuotaDecision::used) units of each quota, beside those that were charged.
+    ///
+    /// 0 without a [`reserve_lease`](crate::RateLimiter::reserve_lease), and for a level that was
+    /// [not asked](Self::is_asked).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+    /// use std::time::Duration;
+    /// use tollgate::{MemoryStore, Quota, RateLimiter};
+    ///
+    /// let tokens = RateLimiter::new(MemoryStore::new(), Quota::per_day(10_000))
+    ///     .reserve_lease(Duration::from_secs(15));
+    /// tokens.check_n("ada", 100).await?;
+    /// let permit = RateLimiter::acquire_all([tokens.level("ada").cost(4_000)]).await?;
+    ///
+    /// let seen = tokens.peek("ada").await?;
+    /// let level = seen.levels().next().expect("one level");
+    /// assert_eq!((seen.used(), level.reserved()), (4_100, 4_000));
+    /// # drop(permit);
+    /// # Ok::<(), tollgate::Error>(())
+    /// # }).unwrap();
+    /// ```
+    #[must_use]
+    pub fn reserved(&self) -> u32 {
+        self.record.reserved(self.limiter)
+    }
+
     /// Returns the decision of each quota of this level, in the order in which the quotas were listed. Empty
     /// for a level that was [not asked](Self::is_asked).
     #[must_use]
@@ -202,6 +232,10 @@ impl<'a> LevelDecision<'a> {
                 answer,
                 record,
             })
+    }
+
+    pub(crate) fn has_held(&self) -> bool {
+        self.record.quotas(&self.limiter.quotas).has_held()
     }
 
     #[inline]
@@ -261,7 +295,7 @@ impl<'a> LevelDecision<'a> {
 
     #[inline]
     pub(crate) fn charged_units(&self) -> u32 {
-        if self.allowed && self.is_counted() {
+        if self.allowed && self.is_counted() && !self.record.is_held {
             self.cost()
         } else {
             0
@@ -387,6 +421,16 @@ impl<'a> QuotaDecision<'a> {
     pub(crate) fn is_charged_rate(&self) -> bool {
         let is_charged = self.record.answer.source() != Source::None;
         is_charged && !self.quota.is_in_flight() && !self.quota.is_soft()
+    }
+
+    /// Returns whether the wait until this quota admits the check is an estimate: until slots, or units that processes hold,
+    /// return.
+    pub(crate) fn is_wait_estimated(&self) -> bool {
+        self.quota.is_in_flight() || {
+            let reserved = self.record.reserved(self.limiter);
+            self.answer
+                .lacks_only_reserved(self.quota, reserved, self.cost())
+        }
     }
 
     #[inline]

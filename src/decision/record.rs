@@ -20,6 +20,8 @@ pub(crate) struct Record {
     pub(crate) unclamped_cost: Option<u32>,
     /// The slots that the level takes of each quota in flight.
     pub(crate) slots: u32,
+    /// Whether this process holds the cost, so that it is not charged.
+    pub(crate) is_held: bool,
     /// Why the plan of the key is unknown, if its lookup has failed. The level then follows its failure policy with the
     /// quotas of the limiter.
     pub(crate) unknown: Option<Error>,
@@ -73,6 +75,7 @@ impl Record {
             cost,
             unclamped_cost: None,
             slots: 1,
+            is_held: false,
             unknown: None,
             share: None,
             lease,
@@ -96,6 +99,11 @@ impl Record {
     #[inline]
     pub(crate) fn asked_quotas<'a>(&'a self, own: &'a Quotas) -> &'a Quotas {
         self.plan.as_ref().unwrap_or(own)
+    }
+
+    /// Returns the units that processes hold of the key.
+    pub(crate) fn reserved(&self, limiter: &LimiterFacts) -> u32 {
+        self.answer.reserved(self.quotas(&limiter.quotas))
     }
 
     pub(crate) fn ask_again(&mut self) {

@@ -107,6 +107,12 @@ impl Code {
     /// Leave out what the text names, or check it apart.
     pub(crate) const ALTERNATIVES: Self = Self::new("tollgate::E016", Misconfigured);
 
+    /// A limiter with a `reserve_lease` has a quota beside which no units are held: in flight, soft, with shares, or a
+    /// `sorted-set-log`.
+    ///
+    /// Give that quota its own limiter.
+    pub(crate) const NOT_HELD: Self = Self::new("tollgate::E017", Misconfigured);
+
     // Configuration.
 
     /// A window is shorter than 1 ms or longer than 366 days.
@@ -134,7 +140,7 @@ impl Code {
     /// Clone one store for all, and name each limiter.
     pub(crate) const LEVELS: Self = Self::new("tollgate::E205", Misconfigured);
 
-    /// A limiter with a lease has a quota that is in flight, a total or soft, or has shares.
+    /// A limiter with a lease has a quota that is in flight, a total or soft, or has shares, or it has a `reserve_lease`.
     ///
     /// Remove the lease, or give that quota its own limiter.
     pub(crate) const LEASE: Self = Self::new("tollgate::E206", Misconfigured);

@@ -240,6 +240,15 @@ impl Error {
         Self::coded(Code::LEASE, text).with_source(ConfigError::not_leased(what, lease))
     }
 
+    /// `what` names the quotas beside which no units are held.
+    #[cold]
+    pub(crate) fn not_held(limiter: &str, what: &str) -> Self {
+        let text = format!(
+            "limiter {limiter:?} has a `reserve_lease`, and no units are held beside {what}: give these a limiter of their own"
+        );
+        Self::coded(Code::NOT_HELD, text)
+    }
+
     pub(crate) fn cost_too_large(cost: u32, max: u32) -> Self {
         let text = format!(
             "a cost of {cost} is too large for a log, which charges at most {max} units at once: \

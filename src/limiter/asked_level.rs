@@ -135,12 +135,23 @@ impl AskedLevel {
     }
 
     pub(crate) fn set_plan(&mut self, quotas: Quotas) {
+        let quotas = match self.limiter().0.reserve_lease {
+            Some(lease) => quotas.with_held(lease),
+            None => quotas,
+        };
         let lease = self.limiter().lease_micros(&quotas);
         let record = self.record_mut();
         record.unknown = None;
         record.lease = lease;
         record.plan = Some(quotas);
         self.fit_cost();
+    }
+
+    /// Has this process hold the cost in place of charging it, if the limiter has a lease for that.
+    pub(super) fn hold_units(&mut self) {
+        if self.quotas().has_held() && !self.record().is_held {
+            self.record_mut().is_held = true;
+        }
     }
 
     /// Asks by the failure policy, because the lookup of the plan has failed.
@@ -226,6 +237,9 @@ impl AskedLevel {
         if let (Some(lease), Some(what)) = (&self.limiter().0.lease, quotas.not_leased()) {
             return Err(Error::not_leased(name, what, lease.duration));
         }
+        if let (Some(_), Some(what)) = (quotas.held(), quotas.not_held()) {
+            return Err(Error::not_held(name, what));
+        }
         if let Some(max_slots) = quotas.min_slots(share) {
             if !takes_slots && cost > 0 {
                 return Err(Error::holds_nothing(name));
@@ -301,7 +315,7 @@ impl AskedLevel {
     #[inline]
     pub(super) fn take_in(&mut self, answer: &mut Answer, are_admitted: bool) -> Result<(), Error> {
         let answered = answer.quotas().len();
-        let quotas = self.quotas().len();
+        let quotas = self.quotas().answers();
         if answered != quotas && (answered > 0 || are_admitted) {
             return Err(mismatch(answered, quotas));
         }
@@ -312,6 +326,12 @@ impl AskedLevel {
     #[inline]
     pub(crate) fn quotas(&self) -> &Quotas {
         self.owned.quotas()
+    }
+
+    /// The quotas that the store is asked to decide by, also while this process decides.
+    pub(super) fn asked_quotas(&self) -> &Quotas {
+        let own = &self.limiter().0.facts.quotas;
+        self.record().asked_quotas(own)
     }
 
     #[inline]
@@ -328,8 +348,9 @@ impl AskedLevel {
         matches!(self.state, LevelState::FallsBack(_))
     }
 
+    /// Whether this process becomes a holder: of slots, or of units.
     pub(super) fn takes_slots(&self) -> bool {
-        self.quotas().has_slots()
+        self.quotas().have_holders()
     }
 
     #[inline]
@@ -358,7 +379,7 @@ impl AskedLevel {
             return;
         }
         let quotas = self.quotas().clone();
-        let slot_wait = if quotas.has_slots() {
+        let slot_wait = if quotas.have_holders() {
             self.limiter().suggested_slot_wait()
         } else {
             Duration::ZERO
@@ -405,7 +426,9 @@ impl AskedLevel {
         let check = self.check();
         let answer = &self.record().answer;
         let cost = check.cost;
-        let is_counted = cost > 0 && answer.source() != Source::None;
+        // What this process holds returns with its slots.
+        let is_charged = cost > 0 && !self.record().is_held;
+        let is_counted = is_charged && answer.source() != Source::None;
         let refund = is_counted.then(|| {
             let charged = cost.saturating_add(answer.extra_units());
             let refund = check.refund(answer, charged, cost);

@@ -284,6 +284,9 @@ impl PendingCheck {
         waiting: &mut Option<Place>,
         takes_slots: bool,
     ) -> Checked {
+        if takes_slots {
+            self.levels.iter_mut().for_each(AskedLevel::hold_units);
+        }
         let turn = match waiting {
             Some(place) => place.turn(self.wants()).await,
             None => Ok(()),

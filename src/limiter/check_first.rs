@@ -205,6 +205,8 @@ fn verify_level(level: &AskedLevel) -> Result<(), Error> {
         "a lease"
     } else if quotas.has_slots() {
         "slots in flight"
+    } else if quotas.has_held() {
+        "a `reserve_lease`"
     } else if quotas.has_soft() {
         "soft quotas"
     } else {

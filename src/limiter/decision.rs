@@ -449,7 +449,7 @@ impl DecisionView {
     #[must_use]
     pub fn is_wait_estimated(&self) -> bool {
         let reported = self.reported();
-        reported.is_some_and(|quota| quota.quota().is_in_flight() && quota.retry_after().is_some())
+        reported.is_some_and(|quota| quota.is_wait_estimated() && quota.retry_after().is_some())
     }
 
     /// Returns the index of the alternative that a [`check_first`](crate::RateLimiter::check_first), or a

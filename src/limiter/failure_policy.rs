@@ -110,10 +110,7 @@ impl FailurePolicy {
     }
 
     fn divide(self, quotas: &Quotas) -> Quotas {
-        quotas
-            .iter()
-            .map(|quota| self.divide_quota(quota))
-            .collect()
+        quotas.map(|quota| self.divide_quota(quota))
     }
 
     fn divide_quota(self, quota: &Quota) -> Quota {

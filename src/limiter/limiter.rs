@@ -69,6 +69,8 @@ pub(crate) struct LimiterInner {
     pub(super) on_failure: Option<Arc<FailureHandler>>,
     /// `None` if no units are taken in advance.
     pub(super) lease: Option<Arc<Lease>>,
+    /// How long the store holds reserved units for a process that does not renew them. `None` if they are charged.
+    pub(super) reserve_lease: Option<Duration>,
     /// `None` if no key is blocked automatically.
     pub(super) automatic_blocks: Option<Arc<AutomaticBlocks>>,
     /// The keys that upstreams have paused.
@@ -118,6 +120,7 @@ impl RateLimiter {
             scope,
             on_failure: None,
             lease: None,
+            reserve_lease: None,
             automatic_blocks: None,
             waits_through_outages: None,
             max_wait: None,
@@ -300,6 +303,80 @@ impl RateLimiter {
         self.with(|inner| inner.set_lease(lease)).distinct()
     }
 
+    /// Holds the units that are reserved, in place of charging them: what was not used returns, also if the process is killed.
+    /// By default, a reservation is a charge, and what was not settled counts until its window ends: for a budget of a month,
+    /// up to a month.
+    ///
+    /// It changes [`acquire`](Self::acquire), [`try_acquire`](Self::try_acquire), those for several keys, and the requests of a
+    /// layer: their cost is *held*. It counts as used for all, but the store has it as a number of this process, with a lease
+    /// that the process renews in the background, as it does for slots [in flight](Quota::in_flight). The
+    /// [`Permit`](crate::Permit) takes what is used from it: [`add`](crate::Permit::add) costs no call, and what was added is
+    /// charged with the next renewal, after a third of the lease. When the permit is dropped, the rest returns.
+    ///
+    /// | event | what happens |
+    /// |---|---|
+    /// | the permit is dropped after `add` or [`settle`](crate::Permit::settle) | what was used is charged, also beyond the limit; the rest returns |
+    /// | it is dropped without a word | all of it is charged |
+    /// | the process is killed | what it held returns within one lease; what it used in the last third of a lease is not charged |
+    /// | it stands still, or is cut off, for longer than the lease | the permit is [lost](crate::Permit::lost): others may get the units; what it used is charged when it goes on |
+    /// | the store fails | what is used is charged when it is back |
+    ///
+    /// [`check`](Self::check) and the calls without a permit charge as always, beside what is held. Set the lease for all
+    /// limiters of a name, in all processes: a check without it does not see what others hold.
+    ///
+    /// While only held units keep a check from its room, nobody knows when it has some: its wait is
+    /// [an estimate](crate::DecisionView::is_wait_estimated). [`LevelDecision::reserved`](crate::LevelDecision::reserved) says
+    /// how much is held.
+    ///
+    /// Each check of the limiter reads a second value, which takes Redis about twice the time: use it for budgets, not for the
+    /// rate of a service. For many streams of a key, prefer [buckets](crate::Algorithm::SlidingBuckets), a
+    /// [calendar](crate::Algorithm::FixedWindow) or a [total](Quota::total) to a log, which keeps a run for each renewal.
+    /// Quotas in flight, [soft](Quota::soft) quotas, [shares](Quota::shares), a [lease](Self::lease) and
+    /// [`SortedSetLog`](crate::Algorithm::SortedSetLog) cannot stand beside held units: each check fails then with an error of
+    /// kind [`Misconfigured`](crate::ErrorKind::Misconfigured).
+    ///
+    /// `lease` is from 5 seconds to 10 minutes. 15 seconds suit most: a shorter one needs more renewals, and units of a process
+    /// that was killed are missed for as long as a longer one.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the lease is out of range.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+    /// use std::time::Duration;
+    /// use tollgate::{MemoryStore, Quota, RateLimiter};
+    ///
+    /// let tokens = RateLimiter::new(MemoryStore::new(), Quota::per_day(50_000))
+    ///     .name("tokens")
+    ///     .reserve_lease(Duration::from_secs(15));
+    ///
+    /// // An answer may cost up to 4 000 tokens.
+    /// let mut permit = RateLimiter::acquire_all([tokens.level("acme").cost(4_000)]).await?;
+    /// for part in [300, 500] {
+    ///     permit.add(part);
+    /// }
+    /// drop(permit);
+    /// assert_eq!(tokens.peek("acme").await?.used(), 800);
+    /// # Ok::<(), tollgate::Error>(())
+    /// # }).unwrap();
+    /// ```
+    #[doc(alias("reservation", "budget", "hold"))]
+    #[must_use]
+    pub fn reserve_lease(self, lease: Duration) -> Self {
+        self.with(|inner| {
+            inner.reserve_lease = Some(lease);
+            inner.facts.quotas = inner.facts.quotas.with_held(lease);
+            inner.permits = Arc::default();
+            if let Some(on_failure) = &inner.on_failure {
+                inner.set_policy(on_failure.policy);
+            }
+        })
+        .distinct()
+    }
+
     pub(crate) fn warn_about_conflict(&self, key_type: Option<&'static str>) {
         let lease = self.0.lease.as_ref();
         let limiter = LimiterInUse {
@@ -438,6 +515,7 @@ impl fmt::Debug for RateLimiter {
             .field("quotas", &quotas)
             .field("on_failure", &self.policy())
             .field("lease", &lease)
+            .field("reserve_lease", &inner.reserve_lease)
             .field("block_after", &blocks.map(|blocks| blocks.counts.rule))
             .field(
                 "waits_through_outages",

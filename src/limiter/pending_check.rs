@@ -21,7 +21,7 @@ use smallvec::SmallVec;
 use super::asked_level::{AskedLevel, AskedLevels, CheckKind, LevelState, NextStep};
 use super::checked::{CheckError, Checked, DecidedCheck, FailedCheck};
 use super::decision::{Decision, Records};
-use super::in_flight::SlotsOfCheck;
+use super::in_flight::{REPEATED, SlotsOfCheck};
 use super::line::{Place, TooLate, Want, WhyTooLate};
 use crate::decision::{Answer, Answers};
 use crate::error::{Error, ErrorKind, polled_after_completion};
@@ -217,6 +217,7 @@ impl PendingCheck {
 
     #[inline]
     fn take_in_all(&mut self, sent: &SendMarks, answers: &mut Answers) -> Result<(), CheckError> {
+        self.estimate_waits(answers);
         self.remember(sent, answers, Duration::MAX);
         match self.take_in(answers) {
             Ok(_) => Ok(()),
@@ -315,6 +316,7 @@ impl PendingCheck {
         }
         let mut sent = SendMarks::new();
         let mut answers = self.ask_store(&mut sent).await?;
+        self.estimate_waits(&mut answers);
         self.remember(&sent, &answers, max_age);
         self.take_in(&mut answers)
     }
@@ -345,9 +347,26 @@ impl PendingCheck {
             .map(|lease| lease.duration)
             .min();
         let max_age = shortest_lease.map_or(max_age, |lease| max_age.min(lease));
+        let has_held = self.levels.iter().any(|level| level.quotas().has_held());
+        let max_age = if has_held {
+            max_age.min(REPEATED)
+        } else {
+            max_age
+        };
         let checks: SmallVec<[_; 1]> = asked(&self.levels).map(AskedLevel::check).collect();
         let store = &first.limiter().0.store;
         store.remember(&checks, sent, answers, max_age);
+    }
+
+    /// Sets the waits that only what processes hold makes unknown.
+    #[inline]
+    fn estimate_waits(&self, answers: &mut Answers) {
+        for (level, answer) in asked(&self.levels).zip(answers.iter_mut()) {
+            if level.quotas().has_held() && !answer.is_admitted() {
+                let estimate = level.limiter().suggested_slot_wait();
+                answer.estimate_waits(level.quotas(), level.record().cost, estimate);
+            }
+        }
     }
 
     #[inline]

@@ -415,9 +415,9 @@ impl RateLimiter {
     }
 }
 
-/// No settlement changes quotas in flight.
+/// No settlement changes quotas in flight, or what processes hold.
 fn only_rates(quotas: &Quotas) -> Quotas {
-    if !quotas.has_slots() {
+    if !quotas.have_holders() {
         return quotas.clone();
     }
     quotas.rates().cloned().collect()

@@ -90,6 +90,10 @@ pub enum Algorithm {
     /// Only [`Quota::in_flight`](crate::Quota::in_flight) has it. It is no way to count a rate, so it is not in
     /// [`ALL`](Self::ALL), and [`Quota::with_algorithm`](crate::Quota::with_algorithm) panics for it.
     InFlight,
+    /// Counts the units that processes hold now, beside the counts of all quotas of a limiter with a
+    /// [`reserve_lease`](crate::RateLimiter::reserve_lease). No quota has it.
+    #[doc(hidden)]
+    Held,
 }
 
 /// The most buckets of [`Algorithm::SlidingBuckets`].
@@ -128,6 +132,7 @@ impl Algorithm {
             Self::FixedWindow => "fixed-window",
             Self::Total => "total",
             Self::InFlight => "in-flight",
+            Self::Held => "held",
         }
     }
 
@@ -143,6 +148,7 @@ impl Algorithm {
             Self::FixedWindow => "fixed_window",
             Self::Total => "total",
             Self::InFlight => "in_flight",
+            Self::Held => "held",
         }
     }
 
@@ -162,7 +168,7 @@ impl Algorithm {
     }
 
     pub(super) const fn counts_rates(self) -> bool {
-        !matches!(self, Self::Total | Self::InFlight)
+        !matches!(self, Self::Total | Self::InFlight | Self::Held)
     }
 
     pub(crate) const fn buckets(self) -> Option<u16> {
@@ -189,7 +195,8 @@ impl Algorithm {
             | Self::SortedSetLog
             | Self::SlidingBuckets(_)
             | Self::Total
-            | Self::InFlight => limit,
+            | Self::InFlight
+            | Self::Held => limit,
             Self::SlidingCounter | Self::Gcra => (2 * limit).saturating_sub(1),
             Self::FixedWindow => 2 * limit,
         }

@@ -235,6 +235,18 @@ impl Quota {
         matches!(self.algorithm, Algorithm::InFlight)
     }
 
+    /// The count of the units that processes hold with this lease, beside the quotas of a list.
+    pub(super) const fn held(lease: Duration) -> Self {
+        let micros = micros_rounded_up(lease);
+        assert!(
+            is_slot_lease(micros),
+            "the lease of reserved units must be from 5 seconds to 10 minutes"
+        );
+        let mut quota = Self::from_micros(u32::MAX, micros);
+        quota.algorithm = Algorithm::Held;
+        quota
+    }
+
     pub(super) const fn has_default_slot_lease(&self) -> bool {
         self.window_micros == DEFAULT_SLOT_LEASE_MICROS
     }
@@ -661,9 +673,10 @@ impl Quota {
         #[cfg(tollgate_simulation)]
         let lease = lease * u64::from(!is_planted("NoWindowExtension"));
         match (self.algorithm, &self.calendar) {
-            (Algorithm::FixedWindow | Algorithm::InFlight | Algorithm::Total, None) => {
-                self.window_micros
-            }
+            (
+                Algorithm::FixedWindow | Algorithm::InFlight | Algorithm::Held | Algorithm::Total,
+                None,
+            ) => self.window_micros,
             (_, None) => self.window_micros + lease,
             (_, Some(calendar)) => calendar.counted_micros(),
         }
@@ -699,6 +712,7 @@ impl Quota {
             ),
             Algorithm::InFlight => (Algorithm::InFlight, 0, soft),
             Algorithm::Total => (Algorithm::Total, 0, soft),
+            Algorithm::Held => (Algorithm::Held, 0, soft),
             algorithm => (algorithm, self.counted_micros(lease), soft),
         }
     }

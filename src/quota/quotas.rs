@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
+use super::algorithm::Algorithm;
 use super::quota::Quota;
 use super::shares::ShareId;
 use crate::clock::micros;
@@ -43,6 +44,8 @@ pub struct Quotas(Arc<List>);
 #[derive(Debug)]
 struct List {
     quotas: SmallVec<[Quota; 1]>,
+    /// The count of the units that processes hold beside all quotas. `None` if units are charged when they are reserved.
+    held: Option<Quota>,
     /// The highest cost that all algorithms accept.
     max_cost: u32,
     /// A lower cost is within all limits, and no slots are needed. 0 without quotas, and with soft ones or totals.
@@ -59,6 +62,10 @@ const MAX_LEASE_PART: u32 = 10;
 
 impl Quotas {
     fn new(quotas: impl IntoIterator<Item = Quota>) -> Self {
+        Self::beside(None, quotas)
+    }
+
+    fn beside(held: Option<Quota>, quotas: impl IntoIterator<Item = Quota>) -> Self {
         let mut list: SmallVec<[Quota; 1]> = SmallVec::new();
         for quota in quotas {
             let quota = with_own_calendar_count(quota, &list);
@@ -73,14 +80,66 @@ impl Quotas {
             .iter()
             .all(|quota| quota.is_rate() && !quota.is_soft() && quota.share_list().is_none());
         let unusual_cost = match list.iter().map(Quota::limit).min() {
-            Some(limit) if are_usual => limit.min(max_cost).saturating_add(1),
+            Some(limit) if are_usual && held.is_none() => limit.min(max_cost).saturating_add(1),
             _ => 0,
         };
         Self(Arc::new(List {
             max_cost,
             unusual_cost,
+            held: held.filter(|_| !list.is_empty()),
             quotas: list,
         }))
+    }
+
+    /// Returns these quotas with units that processes hold beside them, for this lease. Without quotas, nothing is held.
+    pub(crate) fn with_held(&self, lease: Duration) -> Self {
+        Self::beside(Some(Quota::held(lease)), self.iter().cloned())
+    }
+
+    /// Returns these quotas after a change of each. What is held beside them stays.
+    pub(crate) fn map(&self, change: impl FnMut(&Quota) -> Quota) -> Self {
+        Self::beside(self.0.held.clone(), self.iter().map(change))
+    }
+
+    /// The count of the units that processes hold beside these quotas. An answer to a check has it behind those of the quotas.
+    #[inline]
+    pub(crate) fn held(&self) -> Option<&Quota> {
+        self.0.held.as_ref()
+    }
+
+    #[inline]
+    pub(crate) fn has_held(&self) -> bool {
+        self.0.held.is_some()
+    }
+
+    /// Returns whether a process is a holder of these quotas: of slots, or of reserved units.
+    #[inline]
+    pub(crate) fn have_holders(&self) -> bool {
+        self.has_held() || self.has_slots()
+    }
+
+    /// Returns the number of answers to a check of these quotas.
+    #[inline]
+    pub(crate) fn answers(&self) -> usize {
+        self.len() + usize::from(self.has_held())
+    }
+
+    /// Names what of these quotas no units are held beside.
+    pub(crate) fn not_held(&self) -> Option<&'static str> {
+        if self.has_slots() {
+            Some("slots in flight")
+        } else if self.has_soft() {
+            Some("soft quotas")
+        } else if self.have_shares() {
+            Some("shares")
+        } else if self
+            .iter()
+            .any(|quota| quota.algorithm() == Algorithm::SortedSetLog)
+        {
+            Some("a sorted-set-log")
+        } else {
+            None
+        }
     }
 
     pub(crate) fn have_shares(&self) -> bool {
@@ -99,6 +158,8 @@ impl Quotas {
     pub(crate) fn not_leased(&self) -> Option<&'static str> {
         if self.has_slots() {
             Some("slots in flight")
+        } else if self.has_held() {
+            Some("units with a `reserve_lease`")
         } else if self.has_soft() {
             Some("soft quotas")
         } else if self.iter().any(Quota::is_total) {
@@ -321,7 +382,8 @@ fn with_own_calendar_count(mut quota: Quota, before: &[Quota]) -> Quota {
 impl PartialEq for Quotas {
     #[inline]
     fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0) || self.0.quotas == other.0.quotas
+        Arc::ptr_eq(&self.0, &other.0)
+            || self.0.quotas == other.0.quotas && self.0.held == other.0.held
     }
 }
 
@@ -418,7 +480,6 @@ impl FromIterator<Quota> for Quotas {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::quota::Algorithm;
 
     #[test]
     fn each_stored_count_is_charged_by_one_quota() {

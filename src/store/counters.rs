@@ -3,9 +3,10 @@
 use smallvec::SmallVec;
 
 use crate::algorithm::{
-    Bytes, Changes, Charge, CountState, InFlight, QuotaCheck, QuotaOutcome, time_to_live_millis,
+    Bytes, Changes, Charge, CountState, HeldUnits, Holds, InFlight, QuotaCheck, QuotaOutcome,
+    time_to_live_millis,
 };
-use crate::decision::{Answer, Answers, Holding, QuotaAnswer, Source, Wait};
+use crate::decision::{Answer, Answers, Holding, HoldingNote, QuotaAnswer, Source, Wait};
 use crate::error::{Error, ErrorKind};
 use crate::quota::{Algorithm, Quota, Shares, fnv_1a, longest_window};
 use crate::store::requests::{Adjust, Change, Check, Subject};
@@ -88,6 +89,7 @@ impl Counters {
     #[inline]
     pub fn check(&mut self, check: Check<'_>, source: Source, now: u64) -> Answer {
         match check.quotas.single() {
+            _ if check.quotas.has_held() => self.check_beside_held(&check, source, now),
             Some(quota)
                 if check.extra_units == 0 && check.holding.is_none() && !quota.is_soft() =>
             {
@@ -103,6 +105,9 @@ impl Counters {
     ///
     /// To decide several checks together, use [`check_all`](Self::check_all).
     pub fn decide(&mut self, check: Check<'_>, source: Source, now: u64) -> Answer {
+        if check.quotas.has_held() {
+            return self.decide_beside_held(&check, source, now);
+        }
         let (outcomes, row) = self.evaluate_all(check, now);
         self.renew(row, now);
         answer_by_outcomes(&check, outcomes, source, now)
@@ -147,9 +152,16 @@ impl Counters {
         }
     }
 
-    /// Writes the slots that a holder [states](Holding::is_stated) with a check that is refused because another one is. Does
-    /// nothing for other checks.
+    /// Writes what a holder [states](Holding::is_stated) with a check that is refused because another one is. Does nothing for
+    /// other checks.
     pub(super) fn state(&mut self, check: Check<'_>, now: u64) {
+        if let Some(holding) = check.unit_holding() {
+            self.charge_spent(check, now);
+            if holding.is_written_if_refused() {
+                self.with_holds(now, |holds| ((), holds.write(holding, false, now)));
+            }
+            return;
+        }
         let holding = check.holding.filter(|_| check.quotas.has_slots());
         if let Some(holding) = holding.filter(|holding| holding.is_written_if_refused()) {
             self.write_slots(holding, false, now);
@@ -237,6 +249,71 @@ impl Counters {
         answer
     }
 
+    /// Decides a check of quotas beside which processes hold units. With a holding it takes some of these, and charges
+    /// nothing but what was spent. Otherwise its cost is charged.
+    #[inline(never)]
+    fn check_beside_held(&mut self, check: &Check<'_>, source: Source, now: u64) -> Answer {
+        let decided = self.decide_beside_held(check, source, now);
+        if !decided.is_admitted() {
+            self.state(*check, now);
+            return decided;
+        }
+        if let Some(holding) = check.unit_holding() {
+            self.with_holds(now, |holds| ((), holds.write(holding, true, now)));
+        } else if check.cost > 0 {
+            self.charge_all(*check, now);
+        }
+        let units = check.unit_holding().map_or(0, |holding| holding.wanted);
+        let held = HeldUnits {
+            units: decided.reserved(check.quotas).saturating_add(units),
+            note: HoldingNote::None,
+        };
+        let note = decided.quotas().last().map(QuotaAnswer::receipt);
+        let mut answer = self.answer_beside_held(check.subject.check(0), held, source, now);
+        if let (Some(note), [.., held]) = (note, answer.quotas_mut()) {
+            *held = held.with_receipt(note);
+        }
+        answer
+    }
+
+    fn decide_beside_held(&mut self, check: &Check<'_>, source: Source, now: u64) -> Answer {
+        self.charge_spent(*check, now);
+        let held = self.with_holds(now, |holds| {
+            (holds.before(check.unit_holding(), now), Changes::NONE)
+        });
+        self.answer_beside_held(*check, held, source, now)
+    }
+
+    /// Answers a check with the counts of its quotas, and then with what is held beside them.
+    fn answer_beside_held(
+        &mut self,
+        check: Check<'_>,
+        held: HeldUnits,
+        source: Source,
+        now: u64,
+    ) -> Answer {
+        let (outcomes, row) = self.evaluate_all(check, now);
+        self.renew(row, now);
+        let mut answer = answer_by_outcomes(&check, outcomes, source, now);
+        answer.push(held.outcome().into());
+        answer.count_reserved(check.quotas, check.cost);
+        answer
+    }
+
+    /// Charges what a holder has spent and no earlier message has said, also beyond the limits.
+    fn charge_spent(&mut self, check: Check<'_>, now: u64) {
+        let Some(holding) = check.unit_holding() else {
+            return;
+        };
+        let due = self.with_holds(now, |holds| {
+            let due = holds.spend(holding, now);
+            (due, Changes::RENEWED.only_if(due > 0))
+        });
+        if due > 0 {
+            self.charge_all(check.subject.check(due), now);
+        }
+    }
+
     fn evaluate_all(&mut self, check: Check<'_>, now: u64) -> (QuotaOutcomes, Row) {
         self.remove_dead(now);
         let mut row = self.row();
@@ -274,9 +351,13 @@ impl Counters {
         outcome
     }
 
-    /// Takes the granted slots of a check back.
-    pub(crate) fn take_back(&mut self, holding: &Holding, now: u64) {
-        self.with_slots(now, |slots| ((), slots.take_back(holding)));
+    /// Takes the granted slots or units of a check back.
+    pub(crate) fn take_back(&mut self, check: &Check<'_>, holding: &Holding, now: u64) {
+        if check.quotas.has_held() {
+            self.with_holds(now, |holds| ((), holds.take_back(holding)));
+        } else {
+            self.with_slots(now, |slots| ((), slots.take_back(holding)));
+        }
     }
 
     /// Writes the entry of a holder.
@@ -286,10 +367,7 @@ impl Counters {
 
     /// Applies a change to the holders of slots, whose leases have not ended.
     fn with_slots<T>(&mut self, now: u64, change: impl FnOnce(&mut InFlight) -> (T, Changes)) -> T {
-        let id = (Algorithm::InFlight, 0, 0);
-        let index = self.counts.iter().position(|count| count.has_id(id));
-        let mut count =
-            index.map_or_else(|| Count::new(id), |index| self.counts.swap_remove(index));
+        let mut count = self.take((Algorithm::InFlight, 0, 0));
         let mut none = InFlight::default();
         let slots = count.state.slots().unwrap_or(&mut none);
         let expired = slots.expire(now);
@@ -301,6 +379,28 @@ impl Counters {
             self.counts.push(count);
         }
         value
+    }
+
+    /// Applies a change to the holders of units, of which those that have ended hold none.
+    fn with_holds<T>(&mut self, now: u64, change: impl FnOnce(&mut Holds) -> (T, Changes)) -> T {
+        let mut count = self.take((Algorithm::Held, 0, 0));
+        let mut none = Holds::default();
+        let holds = count.state.holds().unwrap_or(&mut none);
+        let expired = holds.expire(now);
+        let (value, changes) = change(holds);
+        let is_empty = holds.is_empty();
+        count.used_part = if holds.holds_none(now) { 0 } else { u16::MAX };
+        count.note(expired | changes, now, &mut Row::default());
+        if !is_empty {
+            self.counts.push(count);
+        }
+        value
+    }
+
+    /// Takes the count of this id out, or a new one.
+    fn take(&mut self, id: CountId) -> Count {
+        let index = self.counts.iter().position(|count| count.has_id(id));
+        index.map_or_else(|| Count::new(id), |index| self.counts.swap_remove(index))
     }
 
     /// Returns the holders of slots, for [`Store::holders`](crate::Store::holders).
@@ -368,9 +468,10 @@ impl Counters {
         self.counts.iter_mut().find(|count| count.has_id(id))
     }
 
-    /// Charges units to all counts, also beyond the limits.
-    fn force(&mut self, subject: Subject<'_>, units: u32, now: u64) {
-        let (check, look) = (subject.check(units), subject.check(0));
+    /// Charges the cost of a check to all counts, also beyond the limits.
+    fn charge_all(&mut self, check: Check<'_>, now: u64) {
+        let subject = check.subject;
+        let look = subject.check(0);
         let (_, mut row) = self.evaluate_all(look, now);
         for (_, quota) in subject.quotas.charging(subject.lease_micros) {
             self.charge(check, quota, now, &mut row);
@@ -390,7 +491,7 @@ impl Counters {
         if let Change::Charge { units } = adjust.change
             && units > 0
         {
-            return self.force(adjust.subject, units, now);
+            return self.charge_all(adjust.subject.check(units), now);
         }
         for (quota, charged) in adjust.counts() {
             match (adjust.change, charged) {

@@ -150,10 +150,19 @@ pub struct Check<'a> {
     pub extra_units: u32,
     /// The slots that the asking process holds and wants, for quotas [in flight](crate::Quota::in_flight). `None` for a check
     /// that wants none, and for a check without such quotas. Slots do not depend on the cost.
+    ///
+    /// For quotas of a limiter with a [`reserve_lease`](crate::RateLimiter::reserve_lease), the units that it holds and wants:
+    /// as many as the cost, which is not charged then. Without a holding, the cost is charged beside what is held.
     pub holding: Option<&'a Holding>,
 }
 
 impl<'a> Check<'a> {
+    /// The message of the process that holds the units of this check, which are not charged.
+    #[inline]
+    pub(crate) fn unit_holding(&self) -> Option<&'a Holding> {
+        self.holding.filter(|_| self.quotas.has_held())
+    }
+
     /// Adds the slots that the asking process holds and wants.
     #[must_use]
     pub fn with_holding(self, holding: &'a Holding) -> Self {

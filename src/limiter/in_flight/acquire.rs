@@ -32,7 +32,7 @@ impl RateLimiter {
     pub(in crate::limiter) fn permits(&self) -> &LimiterPermits {
         self.0.permits.get_or_init(|| LimiterPermits {
             table: PermitTable::of(&self.0.store),
-            meter: PermitMeter::new(&self.0.facts.name),
+            meter: PermitMeter::new(&self.0.facts.name, self.0.reserve_lease.is_some()),
         })
     }
 

@@ -1,7 +1,8 @@
-//! The slots that this process holds of a key, and when it has something to say about them.
+//! The slots or units that this process holds of a key, and when it has something to say about them.
 
 use std::time::Duration;
 
+use super::table::HeldOfKey;
 use crate::clock::{certain_part, micros};
 use crate::decision::{Holding, holder_for};
 use crate::key::{Fingerprint, Key};
@@ -29,11 +30,11 @@ const LEASE_IN_PROCESS: u64 = 36_525 * 86_400 * 1_000_000;
 /// Waits until the store knows what was given back.
 pub(super) type Listener = OutcomeSender<()>;
 
-/// The slots that this process holds of a key.
+/// The slots that this process holds of a key, or the units, and what it has spent of them.
 pub(super) struct HeldKey {
     pub(super) limiter: Key,
     key: Key,
-    /// The quotas in flight, as they were last asked.
+    /// The quotas in flight, as they were last asked; of units, all quotas.
     pub(super) quotas: Quotas,
     /// The share that holds the slots.
     pub(super) share: Option<ShareId>,
@@ -45,10 +46,15 @@ pub(super) struct HeldKey {
     lease: u64,
     /// The lease that the last message has stated: that of the holder's entry.
     pub(super) sent_lease: u64,
-    /// The slots of permits.
+    /// The slots or units of permits.
     held: u32,
-    /// The slots of permits that are lost and were not dropped yet. They are stated, too: their work goes on.
+    /// The slots or units of permits that are lost and were not dropped yet. They are stated, too: their work goes on.
     lost: u32,
+    /// The units that this process has ever used of the key.
+    pub(super) spent: u64,
+    /// The part of it that the last message has stated, and the part that the store has acknowledged.
+    sent_spent: u64,
+    acknowledged: u64,
     /// Permits of an earlier epoch are lost.
     pub(super) epoch: u64,
     /// The time at which the permits are lost. `None` until the store has acknowledged any.
@@ -82,6 +88,7 @@ impl HeldKey {
         store: &ProtectedStore,
         meter: &PermitMeter,
         want: Want,
+        spent_before: u64,
     ) -> Self {
         // Registers the metrics at the recorder of this thread. That of the table may have another one.
         meter.record_grant(0);
@@ -100,6 +107,9 @@ impl HeldKey {
             sent_lease: 0,
             held: 0,
             lost: 0,
+            spent: spent_before,
+            sent_spent: spent_before,
+            acknowledged: spent_before,
             epoch: 0,
             valid_until: None,
             is_known: false,
@@ -117,16 +127,23 @@ impl HeldKey {
     }
 
     pub(super) fn ask(&mut self, quotas: &Quotas) {
-        if self.quotas.iter().eq(quotas.slots()) {
-            return;
+        if quotas.has_held() {
+            if self.quotas == *quotas {
+                return;
+            }
+            self.quotas = quotas.clone();
+        } else {
+            if self.quotas.iter().eq(quotas.slots()) {
+                return;
+            }
+            self.quotas = quotas.slots().cloned().collect();
         }
-        self.quotas = quotas.slots().cloned().collect();
         self.lease = if self.store.answers_at_once() {
             // The memory of this process ends with the permits in it.
             LEASE_IN_PROCESS
         } else {
-            let leases = self.quotas.iter().map(Quota::window_micros);
-            leases.max().unwrap_or(0)
+            let leases = quotas.slots().chain(quotas.held());
+            leases.map(Quota::window_micros).max().unwrap_or(0)
         };
     }
 
@@ -141,6 +158,9 @@ impl HeldKey {
     }
 
     pub(super) fn limit(&self) -> u32 {
+        if self.quotas.has_held() {
+            return self.quotas.max_admissible_cost(None);
+        }
         self.quotas.min_slots(self.share).unwrap_or(u32::MAX)
     }
 
@@ -165,6 +185,7 @@ impl HeldKey {
         self.slots_lease = if has_slots { self.lease } else { 0 };
         self.is_busy = true;
         self.sent_lease = self.lease;
+        self.sent_spent = self.spent;
         self.states_at = None;
         self.returned = 0;
         let has_news = std::mem::take(&mut self.is_changed) || self.stated() > 0;
@@ -177,6 +198,33 @@ impl HeldKey {
         let lease = Duration::from_micros(self.lease);
         let holder = holder_for(holder, self.share);
         Holding::new(holder, sequence, self.stated(), 0, lease)
+            .with_spent(self.spent, self.acknowledged)
+    }
+
+    pub(super) fn holds_units(&self) -> bool {
+        self.quotas.has_held()
+    }
+
+    /// Moves units that were used from those that are held. The next message charges them: a store in this process at once.
+    pub(super) fn spend(&mut self, of_key: &mut HeldOfKey, units: u32, now: u64) {
+        let within = units.min(of_key.left);
+        of_key.left -= within;
+        of_key.used = of_key.used.saturating_add(units);
+        self.take(within, of_key.epoch);
+        self.meter.record_spent(within);
+        self.spent = self.spent.saturating_add(units.into());
+        if self.store.answers_at_once() {
+            self.is_changed = true;
+            self.state_at(now);
+        }
+    }
+
+    fn take(&mut self, units: u32, epoch: u64) {
+        if epoch == self.epoch {
+            self.held = self.held.saturating_sub(units);
+        } else {
+            self.lost = self.lost.saturating_sub(units);
+        }
     }
 
     /// A number for the server that has the key now. Servers fail one by one.
@@ -233,11 +281,7 @@ impl HeldKey {
         } else {
             epoch
         };
-        if epoch == self.epoch {
-            self.held = self.held.saturating_sub(slots);
-        } else {
-            self.lost = self.lost.saturating_sub(slots);
-        }
+        self.take(slots, epoch);
         self.returned = self.returned.saturating_add(slots);
         self.is_changed = true;
         self.store.forget_refusals(self.subject());
@@ -305,14 +349,16 @@ impl HeldKey {
             self.valid_until = Some(known.min(valid_until));
         }
         let is_awaited = !self.listeners.is_empty();
-        // Without slots, there is nothing to say once the entry has ended: else each key of a long outage would stay.
+        // Without slots, there is nothing to say once the entry has ended: else each key of a long outage would stay. What was
+        // spent is said in the end.
         let may_be_held = self.stated() > 0 || now < self.held_until;
-        self.is_changed = may_be_held || is_awaited;
+        self.is_changed = may_be_held || is_awaited || self.spent > self.acknowledged;
         let retry_after = if is_awaited { 0 } else { self.retry_after() };
         self.states_at = self.is_changed.then_some(now + retry_after);
     }
 
     fn end_acknowledged_message(&mut self, sent_at: u64, valid_until: u64, now: u64) {
+        self.acknowledged = self.sent_spent;
         // The store keeps the lease of the newest message, even if an earlier one had a longer lease.
         self.valid_until = (self.stated() > 0).then_some(valid_until);
         if self.is_changed && self.states_at.is_none() {
@@ -336,6 +382,7 @@ impl HeldKey {
             && self.questions == 0
             && self.states_at.is_none()
             && !self.is_changed
+            && self.spent == self.acknowledged
     }
 }
 

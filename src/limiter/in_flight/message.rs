@@ -34,14 +34,29 @@ impl SlotLevel {
         self.check.check().quotas
     }
 
-    pub(super) fn slot_answers<'a>(
+    /// The answers about what holders have: of quotas in flight, and of held units.
+    pub(super) fn holder_answers<'a>(
         &'a self,
         answer: &'a mut Answer,
     ) -> impl Iterator<Item = (&'a Quota, &'a mut QuotaAnswer)> {
+        let held = self.quotas().held();
+        self.quotas()
+            .iter()
+            .chain(held)
+            .zip(answer.quotas_mut())
+            .filter(move |(quota, _)| quota.is_in_flight() || Some(*quota) == held)
+    }
+
+    /// The answers of the quotas that bound what is held.
+    pub(super) fn bounding_answers<'a>(
+        &'a self,
+        answer: &'a mut Answer,
+    ) -> impl Iterator<Item = (&'a Quota, &'a mut QuotaAnswer)> {
+        let has_held = self.quotas().has_held();
         self.quotas()
             .iter()
             .zip(answer.quotas_mut())
-            .filter(|(quota, _)| quota.is_in_flight())
+            .filter(move |(quota, _)| has_held || quota.is_in_flight())
     }
 }
 
@@ -90,7 +105,7 @@ impl SlotCheck {
         self.levels
             .iter()
             .zip(answers.iter_mut())
-            .flat_map(|(level, answer)| level.slot_answers(answer))
+            .flat_map(|(level, answer)| level.holder_answers(answer))
             .any(|(_, answer)| answer.receipt().generation == note.number())
     }
 
@@ -102,8 +117,10 @@ impl SlotCheck {
             if level.want.slots_of.is_none() {
                 continue;
             }
-            let refused = level.quotas().iter().map(|quota| {
-                if quota.is_in_flight() {
+            let has_held = level.quotas().has_held();
+            let bounding = level.quotas().iter().chain(level.quotas().held());
+            let refused = bounding.map(|quota| {
+                if quota.is_in_flight() || has_held {
                     QuotaAnswer::refused(quota.limit(), Some(hint), hint)
                 } else {
                     QuotaAnswer::admitted(0, Duration::ZERO)
@@ -133,7 +150,11 @@ impl SlotCheck {
                         (quota.is_in_flight(), left)
                     });
                 let refused = (!answer.is_admitted()).then(|| longest_wait(answer));
-                (level.want, Room::from_quotas(left), refused)
+                (
+                    level.want,
+                    Room::from_quotas(left, level.quotas().has_held()),
+                    refused,
+                )
             })
     }
 }

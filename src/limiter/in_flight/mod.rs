@@ -24,4 +24,5 @@ mod tests;
 pub(super) use limiter_permits::LimiterPermits;
 pub use permit::{Acquired, Permit};
 pub(super) use request::SlotsOfCheck;
+pub(super) use state::REPEATED;
 pub(crate) use table::HeldSlots;

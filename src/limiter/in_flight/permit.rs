@@ -1,4 +1,4 @@
-//! A permit: slots that are held until it is dropped.
+//! A permit: slots or units that are held until it is dropped.
 
 use std::fmt;
 use std::time::Duration;
@@ -63,7 +63,8 @@ pub enum Acquired {
 }
 
 impl Permit {
-    pub(crate) fn new(decision: Decision, slots: Vec<HeldSlots>) -> Self {
+    pub(crate) fn new(decision: Decision, mut slots: Vec<HeldSlots>) -> Self {
+        slots.iter_mut().for_each(HeldSlots::charge_rest);
         Self { decision, slots }
     }
 
@@ -75,6 +76,61 @@ impl Permit {
     #[must_use]
     pub fn decision(&self) -> &DecisionView {
         self.decision.view()
+    }
+
+    /// Takes units that were used from those that the permit holds of a limiter with a
+    /// [`reserve_lease`](crate::RateLimiter::reserve_lease). More than it holds may be used: all is charged.
+    ///
+    /// It asks no store: what was added is charged with the next renewal, at most a third of the lease later, or when the
+    /// permit is dropped. Then the rest returns. Of several keys, the units are those of each. It does nothing for slots.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+    /// use std::time::Duration;
+    /// use tollgate::{MemoryStore, Quota, RateLimiter};
+    ///
+    /// let tokens = RateLimiter::new(MemoryStore::new(), Quota::per_day(50_000))
+    ///     .reserve_lease(Duration::from_secs(15));
+    /// let mut permit = RateLimiter::acquire_all([tokens.level("acme").cost(4_000)]).await?;
+    /// permit.add(300);
+    /// assert_eq!(tokens.peek("acme").await?.used(), 4_000);
+    /// drop(permit);
+    /// assert_eq!(tokens.peek("acme").await?.used(), 300);
+    /// # Ok::<(), tollgate::Error>(())
+    /// # }).unwrap();
+    /// ```
+    pub fn add(&mut self, units: u32) {
+        for slots in &mut self.slots {
+            slots.add(units, |_| true);
+        }
+    }
+
+    /// Charges what was used, with what was [added](Self::add) before, and gives the rest of the units back.
+    ///
+    /// Use it if the cost is known only at the end. At least what was added is charged, since the store may know it. It asks no
+    /// store: it learns of it within some milliseconds, as of a permit that is dropped.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+    /// use std::time::Duration;
+    /// use tollgate::{MemoryStore, Quota, RateLimiter};
+    ///
+    /// let tokens = RateLimiter::new(MemoryStore::new(), Quota::per_day(50_000))
+    ///     .reserve_lease(Duration::from_secs(15));
+    /// let permit = RateLimiter::acquire_all([tokens.level("acme").cost(4_000)]).await?;
+    /// permit.settle(640);
+    /// assert_eq!(tokens.peek("acme").await?.used(), 640);
+    /// # Ok::<(), tollgate::Error>(())
+    /// # }).unwrap();
+    /// ```
+    pub fn settle(mut self, used: u32) {
+        for slots in &mut self.slots {
+            slots.settle(used, |_| true);
+        }
     }
 
     /// Gives the slots back, and returns the decision: [`Decision::settle`] charges the rates the actual cost.

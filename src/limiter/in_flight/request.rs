@@ -165,11 +165,13 @@ impl State {
     fn slot_level(&mut self, level: &AskedLevel) -> SlotLevel {
         let want = level.want();
         if let Some(id) = want.slots_of {
+            let spent_before = self.spent_before;
             let key = self.keys.entry(id).or_insert_with(|| {
                 let meter = &level.limiter().permits().meter;
-                HeldKey::new(level.subject(), &level.limiter().0.store, meter, want)
+                let store = &level.limiter().0.store;
+                HeldKey::new(level.subject(), store, meter, want, spent_before)
             });
-            key.ask(level.quotas());
+            key.ask(level.asked_quotas());
             self.changed.push(id);
         }
         let check = level.check().owned();

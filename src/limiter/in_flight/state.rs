@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 
 use super::held_key::{GATHERED, HeldKey};
 use super::message::{HINTS, Message, Reply, late, no_reply, superseded};
-use super::table::{HeldSlots, PermitTable, SlotCheck, SlotLevel, State};
+use super::table::{HeldOfKey, HeldSlots, PermitTable, Rest, SlotCheck, SlotLevel, State};
 use crate::clock::certain_part;
 use crate::decision::{Answers, HoldingNote, QuotaAnswer, Wait};
 use crate::error::Error;
@@ -23,7 +23,7 @@ use crate::store::StoreFuture;
 const REMEMBERED_TIMES: usize = 33;
 
 /// The longest time for which a refusal is repeated: other processes may give slots back.
-const REPEATED: Duration = Duration::from_millis(20);
+pub(in crate::limiter) const REPEATED: Duration = Duration::from_millis(20);
 
 /// Decides a question of a caller.
 #[derive(Clone, Copy)]
@@ -289,7 +289,7 @@ impl State {
             let slots = level.want.needs.slots;
             let is_nearly_full = answers.get_mut(index).is_some_and(|answer| {
                 level
-                    .slot_answers(answer)
+                    .bounding_answers(answer)
                     .any(|(quota, answer)| answer.used().saturating_add(1) >= quota.limit())
             });
             key.gathered = if is_nearly_full { 0 } else { GATHERED };
@@ -304,7 +304,13 @@ impl State {
                 DecidedBy::Process => key.grant_untold(slots, now),
                 DecidedBy::Store => key.grant(slots),
             };
-            of_keys.push((level.want, epoch));
+            of_keys.push(HeldOfKey {
+                want: level.want,
+                epoch,
+                left: slots,
+                used: 0,
+                rest: Rest::Returns,
+            });
         }
         if is_gone {
             return;
@@ -354,13 +360,19 @@ impl State {
         for (level, answer) in question.levels.iter().zip(answers.iter_mut()) {
             let key = level.want.slots_of.and_then(|id| self.keys.get(&id));
             let times = key.and_then(|key| self.held_for.get(&key.limiter.fingerprint()));
-            for (_, answer) in level.slot_answers(answer) {
+            for (_, answer) in level.holder_answers(answer) {
                 let wait = match answer.wait() {
                     Wait::Micros(_) => Wait::Micros(median(times)),
                     wait => wait,
                 };
                 *answer = QuotaAnswer::from_micros(answer.used(), wait, 0);
             }
+            let check = level.check.check();
+            answer.estimate_waits(
+                check.quotas,
+                check.cost,
+                Duration::from_micros(median(times)),
+            );
         }
     }
 
@@ -400,17 +412,20 @@ impl State {
 
     pub(super) fn give_back(
         &mut self,
-        want: &Want,
-        epoch: u64,
+        mut of_key: HeldOfKey,
         held_for: u64,
         now: u64,
     ) -> Option<&mut HeldKey> {
-        let Want { line, needs, .. } = *want;
-        let slots = needs.slots;
-        let id = want.slots_of?;
+        let Want { line, slots_of, .. } = of_key.want;
+        let id = slots_of?;
         let key = self.keys.get_mut(&id)?;
         self.changed.push(id);
-        key.release(slots, epoch);
+        if key.holds_units() && of_key.rest == Rest::IsCharged {
+            let rest = of_key.left;
+            key.spend(&mut of_key, rest, now);
+        }
+        let slots = of_key.left;
+        key.release(slots, of_key.epoch);
         key.meter
             .record_release(slots, Duration::from_micros(held_for));
         let times = self.held_for.entry(key.limiter.fingerprint()).or_default();

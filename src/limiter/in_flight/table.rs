@@ -47,6 +47,9 @@ pub(super) struct State {
     /// Whether a question may be sent now.
     pub(super) may_ask: bool,
     pub(super) sequence: u64,
+    /// The most that was spent of any key that is not here any more. What is spent of a new one is counted from there, so that a
+    /// late message about an earlier use of the key has spent less.
+    pub(super) spent_before: u64,
     /// When keys have something to say, in order.
     pub(super) timers: BTreeSet<(u64, Fingerprint)>,
     /// The keys that have changed: their timers are set before the next look.
@@ -96,12 +99,32 @@ pub(super) struct Caller {
 /// The answers that a caller takes, and its slots if it is admitted.
 pub(super) type Taken = Result<(Answers, Option<HeldSlots>), Error>;
 
-/// The slots of one check, held until this is dropped. That takes the lock of the table.
+/// The slots or units of one check, held until this is dropped. That takes the lock of the table.
 pub(crate) struct HeldSlots {
     pub(super) table: Arc<PermitTable>,
     pub(super) since: u64,
-    /// The slots of each key, and their epoch: they are lost if the key has a later one.
-    pub(super) of_keys: SmallVec<[(Want, u64); 1]>,
+    pub(super) of_keys: SmallVec<[HeldOfKey; 1]>,
+}
+
+/// The slots or units of one check and key.
+#[derive(Clone, Copy)]
+pub(super) struct HeldOfKey {
+    pub(super) want: Want,
+    /// They are lost if the key has a later one.
+    pub(super) epoch: u64,
+    /// The slots, or the units that were not used.
+    pub(super) left: u32,
+    /// The units that were used, also beyond those that were held.
+    pub(super) used: u32,
+    pub(super) rest: Rest,
+}
+
+/// What becomes of units that were not used.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Rest {
+    Returns,
+    /// Nobody has said what was used, so all of it may have been.
+    IsCharged,
 }
 
 impl PermitTable {
@@ -165,6 +188,7 @@ impl State {
                 }
             }
             if key.is_over() {
+                self.spent_before = self.spent_before.max(key.spent);
                 self.keys.remove(&id);
             }
         }

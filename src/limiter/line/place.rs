@@ -50,16 +50,26 @@ impl Want {
             cost,
             slots,
             share,
+            is_held,
             ..
         } = &owned.record;
         let quotas = owned.quotas();
         let share = *share;
         let line = LineKey::new(limiter, key, quotas.known_share(share));
+        let has_slots = quotas.has_slots();
+        // Units that are held come back at any time, as slots do.
         let needs = Room {
-            units: quotas.rates().next().map_or(0, |_| *cost),
-            slots: if quotas.has_slots() { *slots } else { 0 },
+            units: quotas
+                .rates()
+                .next()
+                .map_or(0, |_| if *is_held { 0 } else { *cost }),
+            slots: match (has_slots, *is_held) {
+                (true, _) => *slots,
+                (false, true) => *cost,
+                (false, false) => 0,
+            },
         };
-        let slots_of = quotas.has_slots().then(|| {
+        let slots_of = (has_slots || *is_held).then(|| {
             let fingerprint = Subject::new(&limiter.0.scope, key, quotas).fingerprint();
             Self::table_id(fingerprint, quotas.known_slot_share(share))
         });
@@ -210,12 +220,12 @@ impl Place {
             .wants()
             .zip(decision.levels())
             // The slots that are left were taken in with the answer.
-            .filter(|(want, _)| want.needs.slots == 0)
+            .filter(|(want, _)| want.slots_of.is_none())
             .map(|(want, level)| {
                 let left = level
                     .quotas()
                     .map(|quota| (quota.quota().is_in_flight(), quota.remaining()));
-                (want, Some(Room::from_quotas(left)), None)
+                (want, Some(Room::from_quotas(left, level.has_held())), None)
             })
             .collect();
         LINES.take_in(self.ticket, &left, None, &mut Woken::default());
@@ -283,7 +293,7 @@ impl Place {
         let is_blocked = is_paused || level.source() == Source::Block;
         let longest = level
             .quotas()
-            .filter(|quota| !quota.is_allowed() && (is_blocked || !quota.quota().is_in_flight()))
+            .filter(|quota| !quota.is_allowed() && (is_blocked || !quota.is_wait_estimated()))
             .max_by_key(|quota| quota.retry_after());
         let wait = longest.and_then(|quota| quota.retry_after());
         let rate = longest.map(|quota| (quota.limit(), quota.quota().window()));
@@ -324,16 +334,20 @@ impl Room {
     }
 
     /// The least that is left of any quota, each of which `is_in_flight` or a rate. Without rates, or without slots, it is any
-    /// number of them.
-    pub(in crate::limiter) fn from_quotas(quotas: impl IntoIterator<Item = (bool, u32)>) -> Self {
+    /// number of them. Where units `are_held`, these are the slots.
+    pub(in crate::limiter) fn from_quotas(
+        quotas: impl IntoIterator<Item = (bool, u32)>,
+        are_held: bool,
+    ) -> Self {
         let mut room = Self {
             units: u32::MAX,
             slots: u32::MAX,
         };
         for (is_in_flight, left) in quotas {
-            if is_in_flight {
+            if is_in_flight || are_held {
                 room.slots = left.min(room.slots);
-            } else {
+            }
+            if !is_in_flight {
                 room.units = left.min(room.units);
             }
         }

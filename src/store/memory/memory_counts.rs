@@ -115,13 +115,14 @@ impl MemoryCounts {
         let units = check.cost.saturating_add(answer.extra_units());
         let refund = check.refund(answer, units, units);
         match (answer.scope(), shards.get_mut(name)) {
+            _ if check.unit_holding().is_some() => {}
             (CountScope::Own, Some(shard)) => shard.adjust(name, refund, now),
             (CountScope::Own, None) => {}
             (scope, _) => self.overflow.adjust(refund, scope, &self.clock),
         }
         let counters = shards.get_mut(name).and_then(|shard| shard.get_mut(name));
         if let (Some(counters), Some(holding)) = (counters, check.holding) {
-            counters.take_back(holding, now);
+            counters.take_back(check, holding, now);
         }
     }
 

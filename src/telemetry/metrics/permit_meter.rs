@@ -1,4 +1,4 @@
-//! The metrics of slots in flight.
+//! The metrics of slots in flight, and of units that are held.
 //!
 //! The labels are names of limiters, never keys.
 
@@ -24,14 +24,24 @@ struct PermitMetrics {
 }
 
 impl PermitMeter {
-    pub(crate) fn new(limiter: &str) -> Self {
+    /// Permits of the limiter hold slots, or else units.
+    pub(crate) fn new(limiter: &str, holds_units: bool) -> Self {
         let labels = &[("limiter", limiter)];
-        Self(Arc::new(PermitMetrics {
-            held: GaugeShare::new(
+        let held = if holds_units {
+            GaugeShare::new(
+                "tollgate_units_held",
+                "Reserved units that were neither used nor returned yet, lost ones included.",
+                labels,
+            )
+        } else {
+            GaugeShare::new(
                 "tollgate_permits_held",
                 "Slots of permits that were not dropped yet, lost ones included.",
                 labels,
-            ),
+            )
+        };
+        Self(Arc::new(PermitMetrics {
+            held,
             times: Histogram::new(
                 "tollgate_permit_seconds",
                 "Time for which permits were held.",
@@ -39,7 +49,7 @@ impl PermitMeter {
             ),
             lost: Counter::new(
                 "tollgate_permits_lost_total",
-                "Slots whose lease ran out before their permit was dropped.",
+                "Slots, or reserved units, whose lease ran out before their permit was dropped.",
                 labels,
             ),
             waiting: GaugeShare::new(
@@ -54,7 +64,7 @@ impl PermitMeter {
             ),
             renewals: Counter::new(
                 "tollgate_permit_renewals_total",
-                "Messages that only state the slots that this process holds of a key.",
+                "Messages that only state what this process holds of a key.",
                 labels,
             ),
         }))
@@ -71,6 +81,11 @@ impl PermitMeter {
     pub(crate) fn record_release(&self, slots: u32, held_for: Duration) {
         self.0.held.add(-i64::from(slots));
         self.0.times.record(held_for.as_secs_f64());
+    }
+
+    /// Records units of a permit that were used, or that return before it is dropped.
+    pub(crate) fn record_spent(&self, units: u32) {
+        self.0.held.add(-i64::from(units));
     }
 
     pub(crate) fn record_lost(&self, slots: u32) {

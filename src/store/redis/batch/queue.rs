@@ -307,6 +307,8 @@ fn is_identical(known: &[OwnedCheck], levels: &[Check<'_>]) -> bool {
                 levels.len() == 1 || (known.limiter, known.key) == (level.limiter, level.key);
             has_same_key
                 && known.asks_like(*level)
+                // What a message has spent is charged once.
+                && known.unit_holding().is_none()
                 && known.holding == level.holding
                 && known.extra_units == 0
                 && level.extra_units == 0

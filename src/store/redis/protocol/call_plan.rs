@@ -50,7 +50,7 @@ impl<'a> BatchEntry<'a> {
             // Neither slots nor units of soft quotas are held in advance.
             Some(check)
                 if self.levels.len() == 1
-                    && !check.quotas.has_slots()
+                    && !check.quotas.have_holders()
                     && !check.quotas.has_soft() =>
             {
                 check.extra_units
@@ -155,7 +155,7 @@ impl<'a> CallPlan<'a> {
     /// The indexes of the counts of a check, which are added if no earlier check has them.
     fn add_counts(&mut self, check: &Check<'a>) -> Range<usize> {
         let subject = check.subject;
-        let holding = check.holding.filter(|_| subject.quotas.has_slots());
+        let holding = check.holding.filter(|_| subject.quotas.have_holders());
         let known = self
             .lists
             .iter()
@@ -164,8 +164,7 @@ impl<'a> CallPlan<'a> {
             return counts.clone();
         }
         let first = self.counts.len();
-        for mut count in Count::all(subject) {
-            count.holding = holding.filter(|_| count.name.value == Value::InFlight);
+        for count in Count::with_holders(subject, holding) {
             let fields = LIST_FIELDS.len() + QUOTA_FIELDS.len() * count.quotas.len();
             self.counts.push((self.end_of_lists, count));
             self.end_of_lists += fields as u64;
@@ -180,14 +179,18 @@ impl<'a> CallPlan<'a> {
     }
 
     /// Returns the algorithm of all quotas, or `None` if they are counted by several. [`Algorithm::InFlight`] may stand beside
-    /// any other.
+    /// any other, and [`Algorithm::Held`] beside these.
     pub(super) fn algorithm(&self) -> Option<Algorithm> {
-        let has_slots = self
+        let holders = self
             .counts
             .iter()
-            .any(|(_, count)| count.name.value == Value::InFlight);
-        if has_slots {
-            return Some(Algorithm::InFlight);
+            .map(|(_, count)| count.name.value)
+            .filter(|value| value.has_holders())
+            .min();
+        match holders {
+            Some(Value::Held) => return Some(Algorithm::Held),
+            Some(_) => return Some(Algorithm::InFlight),
+            None => {}
         }
         let mut quotas = self
             .lists
@@ -196,6 +199,12 @@ impl<'a> CallPlan<'a> {
         let first = quotas.next()?.algorithm();
         let is_same = quotas.all(|quota| quota.algorithm().script() == first.script());
         is_same.then_some(first)
+    }
+
+    fn has_held(&self, levels: &[ScriptLevel]) -> bool {
+        levels
+            .iter()
+            .any(|level| self.count(level).name.value == Value::Held)
     }
 
     pub(super) fn count(&self, level: &ScriptLevel) -> &Count<'a> {
@@ -265,7 +274,8 @@ impl<'a> PlanBuilder<'_, 'a> {
                 .all(|level| level.cost > 0 && self.plan.count(level).is_usual());
         let group = Group {
             is_usual,
-            is_shared: !is_single && !is_new,
+            // Each message changes what is held before the next one is decided.
+            is_shared: !is_single && !is_new && !self.plan.has_held(&levels),
             entries: index..index + 1,
             checks: entry.levels.len(),
             count: entry.count,
@@ -336,7 +346,9 @@ impl<'a> PlanBuilder<'_, 'a> {
             *number = *number - APART + plan.read_first;
         }
         // These scripts have no loop.
-        if let None | Some(Algorithm::SortedSetLog | Algorithm::InFlight) = plan.algorithm() {
+        if let None | Some(Algorithm::SortedSetLog | Algorithm::InFlight | Algorithm::Held) =
+            plan.algorithm()
+        {
             for group in &mut plan.groups {
                 group.is_usual = false;
             }
@@ -346,7 +358,7 @@ impl<'a> PlanBuilder<'_, 'a> {
 
 /// What the script charges to a count. An entry of 0 checks is a charge, which is made even beyond the limits.
 fn script_cost(count: &Count<'_>, check: &Check<'_>, checks: u32) -> u64 {
-    if count.name.value == Value::InFlight {
+    if count.name.value.has_holders() {
         check.holding.map_or(0, |holding| holding.wanted.into())
     } else if checks > 0 && count.quotas().any(|quota| quota.leaves_out(check.cost)) {
         NEVER_FITS

@@ -13,6 +13,8 @@ use crate::store::requests::Subject;
 /// A value that counts quotas of a limiter and key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(in crate::store::redis) enum Value {
+    /// The holders of units, in front of the counts beside which they are held.
+    Held,
     /// All counters.
     Row,
     /// All exact logs.
@@ -39,16 +41,33 @@ impl Value {
             | Algorithm::Gcra
             | Algorithm::Total => Self::Row,
             Algorithm::InFlight => Self::InFlight,
+            Algorithm::Held => Self::Held,
         }
     }
 
-    pub(super) fn kind(self) -> &'static str {
+    fn kind(self) -> &'static str {
         match self {
+            Self::Held => "held",
             Self::Row => "counters",
             Self::Log | Self::Buckets { .. } => "log",
             Self::SortedSet { .. } => "sorted_set",
             Self::InFlight => "in_flight",
         }
+    }
+
+    /// The kind of a value beside which units are held.
+    fn kind_beside_held(self) -> &'static str {
+        match self {
+            Self::Row => "counters_beside",
+            Self::Log | Self::Buckets { .. } => "log_beside",
+            // No units are held beside these.
+            Self::Held | Self::SortedSet { .. } | Self::InFlight => self.kind(),
+        }
+    }
+
+    /// Whether its entries are the holders of slots or units.
+    pub(super) fn has_holders(self) -> bool {
+        matches!(self, Self::InFlight | Self::Held)
     }
 
     /// The length of a bucket, or 0.
@@ -96,8 +115,12 @@ pub(in crate::store::redis) struct Count<'a> {
     share: Option<ShareId>,
     /// How much longer than its window a unit counts, in microseconds.
     lease: u64,
-    /// The message of the holder that asks for slots.
+    /// The message of the holder that asks for slots or units.
     pub(super) holding: Option<&'a Holding>,
+    /// Whether units are held beside it.
+    is_beside_held: bool,
+    /// How many counts stand beside these units that are held.
+    beside: u32,
 }
 
 impl<'a> Count<'a> {
@@ -116,6 +139,8 @@ impl<'a> Count<'a> {
                     share: quotas.share_of_count(quota.1, subject.share, lease),
                     lease,
                     holding: None,
+                    is_beside_held: false,
+                    beside: 0,
                 }),
             }
         }
@@ -135,10 +160,59 @@ impl<'a> Count<'a> {
         counts
     }
 
+    /// Returns the counts of a check with the message of its holder. What is held stands in front of the other counts.
+    pub(super) fn with_holders(
+        subject: Subject<'a>,
+        holding: Option<&'a Holding>,
+    ) -> SmallVec<[Self; 1]> {
+        let mut counts = Self::all(subject);
+        for count in &mut counts {
+            count.is_beside_held = subject.quotas.has_held();
+            count.holding =
+                holding.filter(|_| count.is_beside_held || count.name.value.has_holders());
+        }
+        if let Some(quota) = subject.quotas.held() {
+            let held = Self {
+                name: Value::Held.into(),
+                quotas: SmallVec::from_iter([(subject.quotas.len(), quota)]),
+                share: None,
+                lease: 0,
+                holding,
+                is_beside_held: false,
+                beside: u32::try_from(counts.len()).unwrap_or(u32::MAX),
+            };
+            counts.insert(0, held);
+        }
+        counts
+    }
+
+    pub(super) fn kind(&self) -> &'static str {
+        if self.is_beside_held {
+            self.name.value.kind_beside_held()
+        } else {
+            self.name.value.kind()
+        }
+    }
+
+    /// Returns the limit of a quota of this count, as the script has it: of held units, how many counts stand beside them.
+    pub(super) fn script_limit(&self, quota: &Quota) -> u32 {
+        if self.name.value == Value::Held {
+            self.beside
+        } else {
+            quota.limit()
+        }
+    }
+
+    /// Whether checks take units that are held beside it, so that it is not charged.
+    pub(super) fn is_held_from(&self) -> bool {
+        self.is_beside_held && self.holding.is_some()
+    }
+
     /// Returns the header of a quota of this count, for slots the message of the holder, and then the shares.
     pub(super) fn header(&self, quota: &Quota) -> Header {
         let mut header = match (self.name.value, self.holding) {
             (Value::InFlight, Some(holding)) => message(holding),
+            (Value::Held, Some(holding)) => message_with_spent(holding),
             _ => header(quota, self.lease),
         };
         if self.have_shares() {
@@ -201,7 +275,8 @@ impl<'a> Count<'a> {
             _ => true,
         };
         is_exact
-            && self.name.value != Value::InFlight
+            && !self.name.value.has_holders()
+            && !self.is_beside_held
             && !self.is_apart()
             && !self.is_soft()
             && !self.have_shares()
@@ -228,7 +303,7 @@ fn header(quota: &Quota, lease: u64) -> Header {
             header.extend_from_slice(&packed_counter::double_bits(window).to_be_bytes());
             header
         }
-        Algorithm::SortedSetLog | Algorithm::InFlight => Header::new(),
+        Algorithm::SortedSetLog | Algorithm::InFlight | Algorithm::Held => Header::new(),
     }
 }
 
@@ -255,12 +330,28 @@ const MESSAGE: usize = 33;
 
 /// Returns the message of a holder, as `in_flight.lua` reads it. What the holder wants is the cost.
 fn message(holding: &Holding) -> Header {
+    let mut message = front_of_message(holding);
+    message.push(holding.is_written_if_refused().into());
+    message
+}
+
+/// Returns the message of a holder of units, as `holds.lua` reads it.
+fn message_with_spent(holding: &Holding) -> Header {
+    let mut message = front_of_message(holding);
+    for number in [holding.spent, holding.acknowledged] {
+        let double = packed_counter::double_bits(number);
+        message.extend_from_slice(&double.to_be_bytes());
+    }
+    message.push(holding.is_written_if_refused().into());
+    message
+}
+
+fn front_of_message(holding: &Holding) -> Header {
     let mut message = Header::from_slice(&holding.holder);
     let sequence = packed_counter::double_bits(holding.sequence);
     message.extend_from_slice(&sequence.to_be_bytes());
     for number in [holding.held, holding.lease_millis()] {
         message.extend_from_slice(&number.to_be_bytes());
     }
-    message.push(holding.is_written_if_refused().into());
     message
 }

@@ -56,9 +56,11 @@ pub(crate) fn decode_replies(
     }
     let mut answers = Vec::with_capacity(entries.len());
     for group in &plan.groups {
-        for reply in &mut replies[group.entries.clone()] {
-            answers.push(match reply {
-                EntryReply::Charged(charge) => Ok(reader.entry_answers(group, charge)),
+        for index in group.entries.clone() {
+            answers.push(match &mut replies[index] {
+                EntryReply::Charged(charge) => {
+                    Ok(reader.entry_answers(&entries[index], group, charge))
+                }
                 EntryReply::Failed(error) => Err(error.clone()),
                 EntryReply::Unread => Err(reader.malformed("no answer")),
             });
@@ -100,6 +102,17 @@ fn units(cost: u64, extra: u32) -> u64 {
         0
     } else {
         cost + u64::from(extra)
+    }
+}
+
+/// Counts what is held beside the quotas of each level as used. `is_admitted` is whether the check was.
+fn count_reserved(entry: &BatchEntry<'_>, answers: &mut Answers, is_admitted: bool) {
+    for (level, answer) in entry.levels.iter().zip(answers.iter_mut()) {
+        let check = level.check();
+        if check.quotas.has_held() {
+            let refused_cost = if is_admitted { 0 } else { check.cost };
+            answer.count_reserved(check.quotas, refused_cost);
+        }
     }
 }
 
@@ -200,13 +213,16 @@ impl<'r> ReplyReader<'r, '_> {
                 return Err(self.malformed("more checks charged than admitted"));
             }
         }
-        if reply.charged_checks > 0 && level.cost > 0 && !group.is_shared {
+        // Units that are held are not charged, and answered as a look.
+        let is_held_from = count.is_held_from();
+        if reply.charged_checks > 0 && level.cost > 0 && !group.is_shared && !is_held_from {
             reply.charged = self.charged(count)?;
             reply.later_units = reply.charged_checks * units(level.cost, charge.extra);
         }
         let checks = u64::from(group.count);
-        if reply.charged_checks < checks || level.cost == 0 || checks == 0 {
-            let cost = if checks == 0 { 0 } else { level.cost };
+        if reply.charged_checks < checks || level.cost == 0 || checks == 0 || is_held_from {
+            let is_look = checks == 0 || is_held_from && charge.admitted > 0;
+            let cost = if is_look { 0 } else { level.cost };
             reply.refused = self.refused(count, cost)?;
         }
         Ok(reply)
@@ -265,7 +281,12 @@ impl<'r> ReplyReader<'r, '_> {
     }
 
     /// Returns the answers to the checks of an entry. Those that were refused, or charge nothing, get the same answer.
-    fn entry_answers(&self, group: &Group, charge: &mut EntryCharge) -> EntryAnswers {
+    fn entry_answers(
+        &self,
+        entry: &BatchEntry<'_>,
+        group: &Group,
+        charge: &mut EntryCharge,
+    ) -> EntryAnswers {
         let is_free = group.levels.iter().all(|level| level.cost == 0);
         let admitted = if is_free { 0 } else { charge.admitted };
         let mut all = EntryAnswers::new();
@@ -274,22 +295,25 @@ impl<'r> ReplyReader<'r, '_> {
                 let own = units(level.cost, charge.extra);
                 replied.later_units = replied.later_units.saturating_sub(own);
             }
-            all.push(self.answers(group, charge, |replied, (count, quota), at| {
+            let mut answers = self.answers(group, charge, |replied, (count, quota), at| {
                 let charged = replied.charged.get(at);
                 match charged.filter(|_| number < replied.charged_checks) {
                     Some(last) => Some(last.before(replied.later_units, count, quota, self.time)),
                     // A level of cost 0, or a soft quota that is exceeded.
                     None => replied.refused.get(at).cloned(),
                 }
-            }));
+            });
+            count_reserved(entry, &mut answers, true);
+            all.push(answers);
         }
         // A charge is answered as a cost of 0.
         let others = u64::from(group.count.max(1)).saturating_sub(admitted);
         if others > 0 {
             charge.extra = 0;
-            let refused = self.answers(group, charge, |replied, _, at| {
+            let mut refused = self.answers(group, charge, |replied, _, at| {
                 replied.refused.get(at).cloned()
             });
+            count_reserved(entry, &mut refused, false);
             all.extend((1..others).map(|_| refused.clone()));
             all.push(refused);
         }
@@ -339,7 +363,7 @@ impl<'r> ReplyReader<'r, '_> {
             let receipt = match count.name.value {
                 Value::Buckets { .. } => Receipt::new(self.number()?, self.number()?),
                 // The note about the holder stands in its place.
-                Value::InFlight => Receipt::new(mem::take(&mut reset), 0),
+                Value::InFlight | Value::Held => Receipt::new(mem::take(&mut reset), 0),
                 _ => Receipt::default(),
             };
             replies.push(LastReply::Numbers {
@@ -378,7 +402,7 @@ impl<'r> ReplyReader<'r, '_> {
             let reset = self.number()?;
             answers.push(match count.name.value {
                 // The note about the holder.
-                Value::InFlight => {
+                Value::InFlight | Value::Held => {
                     QuotaAnswer::from_micros(used, wait, 0).with_receipt(Receipt::new(reset, 0))
                 }
                 _ => QuotaAnswer::from_micros(used, wait, reset).softened(quota),

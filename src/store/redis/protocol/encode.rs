@@ -16,7 +16,7 @@ use smallvec::SmallVec;
 
 use super::call_number::CallNumber;
 use super::call_plan::{BatchEntry, CallPlan, Group};
-use super::counts::{Count, Value, ValueName};
+use super::counts::{Count, ValueName};
 use super::fields::{CALL_FIELDS, CHANGE_FIELDS, LIST_FIELDS, QUOTA_FIELDS, RECEIPT_FIELDS};
 use super::key_names::KeyNames;
 use super::server_clock::ServerClock;
@@ -120,7 +120,7 @@ fn pack_numbers(numbers: impl IntoIterator<Item = u64>, out: &mut impl Write) ->
 
 fn pack_count(count: &Count<'_>, clock: &ServerClock, out: &mut impl Write) -> io::Result<()> {
     encode::write_uint(out, count.quotas.len() as u64)?;
-    encode::write_str(out, count.name.value.kind())?;
+    encode::write_str(out, count.kind())?;
     let rest = [
         count.is_long().into(),
         count.name.value.bucket(),
@@ -130,7 +130,7 @@ fn pack_count(count: &Count<'_>, clock: &ServerClock, out: &mut impl Write) -> i
     pack_numbers(rest, out)?;
     for quota in count.quotas() {
         encode::write_str(out, script_name(quota))?;
-        encode::write_uint(out, quota.limit().into())?;
+        encode::write_uint(out, count.script_limit(quota).into())?;
         match quota.calendar() {
             None => drop(encode::write_uint(out, count.counted_micros(quota))?),
             Some(calendar) => pack_bytes(&calendar_text(calendar, clock), out)?,
@@ -157,7 +157,7 @@ pub(crate) fn encode_adjust(
     let mut counts = Count::all(adjust.subject);
     // Slots are given back by their holders.
     counts.retain(|count| {
-        count.name.value != Value::InFlight
+        !count.name.value.has_holders()
             && !count
                 .quotas
                 .iter()

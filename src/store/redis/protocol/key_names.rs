@@ -117,6 +117,9 @@ impl KeyNames {
             Value::SortedSet { window } => {
                 push_all(out, &[separator, "set:", &window.to_string()]);
             }
+            Value::Held => {
+                push_all(out, &[separator, "held"]);
+            }
             Value::InFlight => {
                 push_all(out, &[separator, "in_flight"]);
             }

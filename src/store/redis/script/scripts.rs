@@ -63,6 +63,9 @@ scripts! {
     /// Decides checks of any algorithms in a call that also has slots in flight.
     in_flight: "call" "prelude" "shares" "log" "counters" "fixed_window" "sliding_counter" "gcra" "total"
         "sorted_set_log" "in_flight" "decide";
+    /// Decides checks of any algorithms in a call that also has units that processes hold.
+    holds: "call" "prelude" "shares" "log" "counters" "fixed_window" "sliding_counter" "gcra" "total"
+        "sorted_set_log" "in_flight" "holds" "decide";
     /// Gives units of a check back, credits units to a key, or forgets its counts.
     refund: "call" "prelude" "shares" "log" "log_refund" "counters" "fixed_window" "sliding_counter" "gcra" "total"
         "counters_refund" "gcra_refund" "sorted_set_log" "sorted_set_refund" "refund";
@@ -79,7 +82,8 @@ impl Scripts {
         Arc::clone(&SHARED)
     }
 
-    /// Returns the script that decides checks of this algorithm, or of several. That of slots in flight decides all.
+    /// Returns the script that decides checks of this algorithm, or of several. Those of slots in flight and of held units
+    /// decide all.
     pub(crate) fn decide(&self, algorithm: Option<Algorithm>) -> &Script {
         match algorithm {
             Some(Algorithm::SlidingLog | Algorithm::SlidingBuckets(_)) => &self.log,
@@ -89,6 +93,7 @@ impl Scripts {
             Some(Algorithm::SortedSetLog) => &self.sorted_set_log,
             Some(Algorithm::Total) => &self.total,
             Some(Algorithm::InFlight) => &self.in_flight,
+            Some(Algorithm::Held) => &self.holds,
             None => &self.mixed,
         }
     }

@@ -1,0 +1,6 @@
+//! Units that a process reserves: held until they are used or returned, also if it dies.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod parity;
