@@ -48,6 +48,8 @@ pub(super) struct HeldKey {
     pub(super) sent_lease: u64,
     /// The slots or units of permits.
     held: u32,
+    /// The number of permits. One that has used all of its units may use more.
+    permits: usize,
     /// The slots or units of permits that are lost and were not dropped yet. They are stated, too: their work goes on.
     lost: u32,
     /// The units that this process has ever used of the key.
@@ -106,6 +108,7 @@ impl HeldKey {
             lease: 0,
             sent_lease: 0,
             held: 0,
+            permits: 0,
             lost: 0,
             spent: spent_before,
             sent_spent: spent_before,
@@ -259,6 +262,7 @@ impl HeldKey {
     /// Returns the epoch of the new permit.
     pub(super) fn grant(&mut self, slots: u32) -> u64 {
         self.held = self.held.saturating_add(slots);
+        self.permits += 1;
         self.meter.record_grant(slots);
         self.epoch
     }
@@ -282,6 +286,7 @@ impl HeldKey {
             epoch
         };
         self.take(slots, epoch);
+        self.permits = self.permits.saturating_sub(1);
         self.returned = self.returned.saturating_add(slots);
         self.is_changed = true;
         self.store.forget_refusals(self.subject());
@@ -364,7 +369,8 @@ impl HeldKey {
         if self.is_changed && self.states_at.is_none() {
             self.flush(false, now);
         }
-        if self.stated() > 0 && !self.store.answers_at_once() {
+        let is_in_use = self.stated() > 0 || self.permits > 0 && self.holds_units();
+        if is_in_use && !self.store.answers_at_once() {
             // At the latest then, so that the jitter only shortens the time.
             let third = self.sent_lease / RENEWALS;
             self.state_at(sent_at + third - jittered_micros(third / 4));
@@ -379,6 +385,7 @@ impl HeldKey {
     pub(super) fn is_over(&self) -> bool {
         !self.is_busy
             && self.stated() == 0
+            && self.permits == 0
             && self.questions == 0
             && self.states_at.is_none()
             && !self.is_changed
