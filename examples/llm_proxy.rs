@@ -125,7 +125,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
 }
 
 /// Returns the share of a request by its route, because a client can spell the path in many ways.
-fn share(parts: &Parts) -> Option<&str> {
+fn share(parts: &Parts) -> Option<&'static str> {
     let route = parts.extensions.get::<MatchedPath>()?;
     Some(match route.as_str() {
         "/batch" => "batch",

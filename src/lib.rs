@@ -90,7 +90,7 @@
 //! | `redis` | [`RedisStore`]; without it, the only store is [`MemoryStore`] | yes |
 //! | `redis-1` | [`RedisStore::with_connection`], for connections of redis 1.x | |
 //! | `sentinel` | the master that Redis Sentinel names, by its URL | |
-//! | `serde` | [`Quota`], [`Quotas`], [`Plan`] and [`Algorithm`] in configurations, as text or maps; [`KeyStatus`] for customers | |
+//! | `serde` | [`Quota`], [`Quotas`], [`Plan`] and [`Algorithm`] in configurations, as text or maps; [`FailurePolicy`] as text; [`KeyStatus`] for customers | |
 //! | `test-util` | [`store::TestClock`] and [`store::TestStore`]: a clock that a test moves, and a store that refuses or fails on request | |
 //! | `tls` | TLS to Redis by rustls, by its URL | |
 //! | `tonic-014` | a [`Rejection`] converts into the `Status` of tonic 0.14 | |

@@ -72,7 +72,7 @@ impl KeyForm {
         let make = self.make;
         self.make = Box::new(move |values| {
             let (left, right) = values.split_at(first.min(values.len()));
-            Ok(make(left)?.and(&rest(right)?))
+            Ok(make(left)?.and(rest(right)?))
         });
         self
     }

@@ -43,6 +43,7 @@ use super::key::Key;
 /// let layer = RateLimitLayer::new(MemoryStore::new(), Quota::per_minute(60))
 ///     .key(key::authorization());
 /// ```
+#[doc(alias("bearer", "bearer_token", "jwt"))]
 #[must_use]
 pub fn authorization() -> Authorization {
     Authorization(HashedValue::new(

@@ -29,6 +29,7 @@ use super::key::{IntoKey, Key};
 /// // Requests without a query have no key.
 /// let by_query = key::from_fn(|parts| parts.uri.query().map(str::to_owned));
 /// ```
+#[doc(alias("query", "path_param", "from_async_fn"))]
 pub fn from_fn<F, K>(f: F) -> FromFn<F, K>
 where
     F: Fn(&Parts) -> K + Send + Sync + 'static,

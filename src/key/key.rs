@@ -1,6 +1,6 @@
 //! The key of a check.
 
-use std::borrow::Cow;
+use std::borrow::{Borrow, Cow};
 use std::cmp::Ordering;
 use std::fmt::{self, Display, Write};
 use std::hash::{Hash, Hasher};
@@ -180,7 +180,7 @@ impl Key {
         }
     }
 
-    /// Joins two keys: the result is the key that a tuple of the two extractors returns.
+    /// Joins two keys, the other one by reference or by value: the result is the key that a tuple of the two extractors returns.
     ///
     /// # Examples
     ///
@@ -188,11 +188,12 @@ impl Key {
     /// use tollgate::{Key, key};
     ///
     /// let tenant = key::header("x-tenant-id").plain().of("acme");
-    /// let key = tenant.and(&Key::from("reports"));
+    /// let key = tenant.and(Key::from("reports"));
     /// assert_eq!(key.as_str(), "header:x-tenant-id=acme,reports");
     /// ```
     #[must_use]
-    pub fn and(&self, other: &Self) -> Self {
+    pub fn and(&self, other: impl Borrow<Self>) -> Self {
+        let other = other.borrow();
         Self::with_text(self.text.join(&other.text)).in_network(self.network.or(other.network))
     }
 
@@ -312,7 +313,7 @@ from_integers!(u16 u32 u64 u128 usize i32 i64);
 /// ```
 /// use tollgate::{IntoKey, Key};
 ///
-/// assert_eq!(("acme", 42).into_key(), Key::from("acme").and(&Key::from(42)));
+/// assert_eq!(("acme", 42).into_key(), Key::from("acme").and(Key::from(42)));
 /// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a key",
@@ -334,7 +335,7 @@ impl<K: Into<Key>> IntoKey for K {
 
 impl<A: IntoKey, B: IntoKey> IntoKey for (A, B) {
     fn into_key(self) -> Key {
-        self.0.into_key().and(&self.1.into_key())
+        self.0.into_key().and(self.1.into_key())
     }
 }
 
@@ -418,7 +419,7 @@ mod tests {
         assert_eq!(Key::from("%2A").as_str(), "%252A");
         assert_ne!(Key::from("*"), Key::global());
         assert_ne!(Key::from("header:a=b"), Key::tagged("header:a=", b"b"));
-        assert_ne!(Key::from("a,b"), Key::from("a").and(&Key::from("b")));
+        assert_ne!(Key::from("a,b"), Key::from("a").and(Key::from("b")));
     }
 
     #[test]
@@ -451,7 +452,7 @@ mod tests {
         values
             .iter()
             .map(Key::new)
-            .reduce(|all, key| all.and(&key))
+            .reduce(|all, key| all.and(key))
             .unwrap()
     }
 
@@ -471,7 +472,7 @@ mod tests {
                 Key::new(&value),
                 Key::tagged(&named_tag("extension", &tag), &value),
                 Key::hashed(&named_tag("header", &tag), &blake3::hash(&value)),
-                Key::new(&value).and(&Key::tagged(&named_tag("extension", &tag), &value)),
+                Key::new(&value).and(Key::tagged(&named_tag("extension", &tag), &value)),
             ] {
                 prop_assert!(key.as_str().len() <= 64);
                 for byte in key.as_str().bytes() {
@@ -492,7 +493,7 @@ mod tests {
             Key::global(),
             Key::hashed("authorization=", &hash),
             long.clone(),
-            long.and(&Key::from("ada")),
+            long.and(Key::from("ada")),
             Key::from("é"),
         ];
         for key in keys {

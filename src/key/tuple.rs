@@ -14,7 +14,7 @@ macro_rules! tuples {
             fn extract(&self, parts: &Parts) -> Result<Key, KeyError> {
                 let ($head, $($tail),+) = self;
                 let key = $head.extract(parts)?;
-                $(let key = key.and(&$tail.extract(parts)?);)+
+                $(let key = key.and($tail.extract(parts)?);)+
                 Ok(key)
             }
 
@@ -136,6 +136,6 @@ mod tests {
         let a = header("a");
         let b = header("b");
         let found = (a.clone(), b.clone()).extract(&parts(&[("a", "1"), ("b", "2")]));
-        assert_eq!(found.unwrap(), a.of("1").and(&b.of("2")));
+        assert_eq!(found.unwrap(), a.of("1").and(b.of("2")));
     }
 }

@@ -23,6 +23,9 @@ use crate::telemetry::OutageLog;
 /// with the quotas of the layer. A key that an operator has [blocked](crate::Admin::block) stays blocked
 /// under each policy.
 ///
+/// With the feature `serde`, a policy deserializes from `"fall-back"`, `"fall-back:4"` with the number of
+/// [replicas](Self::replicas), `"open"` or `"closed"`.
+///
 /// A policy belongs to one layer or limiter, not to the counts: two layers can share one limit and have
 /// different policies. One log line says when a policy starts to apply, and one when it ends.
 ///

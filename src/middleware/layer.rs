@@ -255,6 +255,8 @@ impl RateLimitLayer {
     /// `None`, and a name that no quota has, leave a request without a share. Derive the share from what a client cannot
     /// choose, such as the route or its verified token: a client that may name its share may take the reserve of others.
     ///
+    /// The name is a literal, or text that the function owns. It cannot be borrowed from the request: `.to_owned()`.
+    ///
     /// Each [level](crate::Level::share) has a function of its own.
     ///
     /// # Examples
@@ -269,7 +271,10 @@ impl RateLimitLayer {
     ///     .key(key::header("x-api-key"))
     ///     .share(|parts| parts.method.is_safe().then_some("reads"));
     /// ```
-    pub fn share(self, share: impl Fn(&Parts) -> Option<&str> + Send + Sync + 'static) -> Self {
+    pub fn share<N: AsRef<str>>(
+        self,
+        share: impl Fn(&Parts) -> Option<N> + Send + Sync + 'static,
+    ) -> Self {
         self.level(|level| level.share(share))
     }
 

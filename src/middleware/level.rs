@@ -15,7 +15,7 @@ use super::skip::Skip;
 use crate::error::{Error, ErrorKind, warning};
 use crate::key::{Key, KeyError, KeyExtractor};
 use crate::limiter::{DecisionView, RateLimiter};
-use crate::quota::{IntoPlan, Plan};
+use crate::quota::{IntoPlan, Plan, ShareId};
 
 /// A limit of a layer with several limits: a limiter, a key, and optionally a cost, plans and a settlement.
 ///
@@ -72,7 +72,7 @@ pub struct Level {
 }
 
 type CostFn = dyn Fn(&Parts) -> u32 + Send + Sync;
-type ShareFn = dyn Fn(&Parts) -> Option<&str> + Send + Sync;
+type ShareFn = dyn Fn(&Parts) -> Option<ShareId> + Send + Sync;
 type SettleFn = dyn Fn(&DecisionView, &response::Parts, SizeHint) -> u32 + Send + Sync;
 
 /// The treatment of a request without a key; see
@@ -148,8 +148,13 @@ impl Level {
 
     /// Sets the function that tells the [share](crate::Quota::shares) of a request at this level, as
     /// [`RateLimitLayer::share`](crate::RateLimitLayer::share) does for the layer.
-    pub fn share(mut self, share: impl Fn(&Parts) -> Option<&str> + Send + Sync + 'static) -> Self {
-        self.share = Some(Arc::new(share));
+    pub fn share<N: AsRef<str>>(
+        mut self,
+        share: impl Fn(&Parts) -> Option<N> + Send + Sync + 'static,
+    ) -> Self {
+        self.share = Some(Arc::new(move |parts| {
+            share(parts).map(|name| ShareId::of(name.as_ref()))
+        }));
         self
     }
 

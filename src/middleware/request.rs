@@ -19,7 +19,7 @@ use crate::limiter::{
     Alternatives, AskedLevel, AskedLevels, Checked, FailedCheck, OutageWait, PendingCheck, Place,
     StartedCheck,
 };
-use crate::quota::{Plan, ShareId};
+use crate::quota::Plan;
 use crate::store::join_all;
 
 /// The check of a request that waits for plans, for the store, or for units.
@@ -111,7 +111,7 @@ fn read(config: &LayerConfig, parts: &Parts) -> ControlFlow<Outcome, AskedReques
                 let asked = AskedLevel::with(&level.limiter, key, cost, |record| {
                     record.slots = level.slots;
                     record.unclamped_cost = level.clamps_cost.then_some(cost);
-                    record.share = share.map(ShareId::of);
+                    record.share = share;
                     record.place = place;
                     record.is_hidden = level.is_hidden;
                 });

@@ -177,7 +177,7 @@ async fn who_is_blocked_is_listed_longest_first_by_limiter() {
         assert_eq!(blocked(&other).await, [("eve".to_owned(), 3_599)]);
         // Names of limiters and keys may be of any text.
         let hostile = limiter.clone().name("a,b{c}#");
-        let key = Key::from("\0,{}#").and(&key::header("x-api-key").of("secret"));
+        let key = Key::from("\0,{}#").and(key::header("x-api-key").of("secret"));
         hostile.admin().block(&key, HOUR).await.unwrap();
         assert_eq!(hostile.admin().blocked().await.unwrap()[0].0, key);
         assert!(!hostile.check(&key).await.unwrap().is_allowed());

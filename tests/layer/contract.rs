@@ -199,7 +199,7 @@ fn spares_bob(parts: &Parts) {
     assert_eq!(parts.uri.path(), "/bob");
 }
 
-fn share_of(parts: &Parts) -> Option<&str> {
+fn share_of(parts: &Parts) -> Option<&'static str> {
     spares_bob(parts);
     None
 }

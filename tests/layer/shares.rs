@@ -9,8 +9,13 @@ use crate::support::log;
 use crate::told;
 use tower::{Layer, ServiceExt, service_fn};
 
-fn share_of(parts: &http::request::Parts) -> Option<&str> {
-    parts.headers.get("x-share")?.to_str().ok()
+fn share_of(parts: &http::request::Parts) -> Option<String> {
+    parts
+        .headers
+        .get("x-share")?
+        .to_str()
+        .ok()
+        .map(str::to_owned)
 }
 
 fn quota() -> Quota {

@@ -609,8 +609,8 @@ async fn a_hostile_key_is_shown_as_text() {
     let user = key::header("x-user-id").plain();
     let keys: Vec<_> = values
         .iter()
-        .map(|value| tenant.of("t").and(&user.of(value)))
-        .chain([tenant.of("t".repeat(1_000_000)).and(&user.of("u"))])
+        .map(|value| tenant.of("t").and(user.of(value)))
+        .chain([tenant.of("t".repeat(1_000_000)).and(user.of("u"))])
         .collect();
     block_in_redis(&server, "reports", keys.clone().into_iter()).await;
     let desk = Desk::start_on(&server.url()).await;

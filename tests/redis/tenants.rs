@@ -193,7 +193,7 @@ async fn a_key_that_an_operator_builds_or_reads_is_the_key_that_is_counted() {
     for extractors in extractors() {
         let keys = keys(&extractors, "acme", "ada");
         let (tenant, (_, user)) = &extractors;
-        let built = tenant.of("acme").and(&user.of("ada"));
+        let built = tenant.of("acme").and(user.of("ada"));
         let read = Key::from_stored(keys[0].as_str()).unwrap();
         for (number, key) in (1..).zip([built, read]) {
             let admin = tool.user.admin();

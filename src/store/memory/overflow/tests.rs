@@ -131,8 +131,8 @@ fn keys_without_an_address_share_a_few_counts() {
 #[test]
 fn a_tuple_key_with_an_address_is_counted_with_its_network() {
     let flooded = Flooded::new(Algorithm::SlidingLog);
-    let search = Key::from("/search").and(&v4(198, 51, 100, 1));
-    let export = Key::from("/export").and(&v4(198, 51, 100, 2));
+    let search = Key::from("/search").and(v4(198, 51, 100, 1));
+    let export = Key::from("/export").and(v4(198, 51, 100, 2));
     assert!(flooded.charge(&search, 6));
     assert!(flooded.charge(&export, 4));
     assert!(!flooded.charge(&v4(198, 51, 100, 3), 1));

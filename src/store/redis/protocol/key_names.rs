@@ -335,7 +335,7 @@ mod tests {
             let tenant = Key::from(format!("{tenant}{}", "x".repeat(padding)));
             let users =
                 (0..4).map(|user: usize| Key::from(format!("{user}{}", "y".repeat(32 * user))));
-            let joined = users.map(|user| tenant.and(&user).and(&Key::from("route")));
+            let joined = users.map(|user| tenant.and(&user).and(Key::from("route")));
             let keys: Vec<Key> = joined.chain([tenant.clone()]).collect();
             let subjects = keys.iter().flat_map(|key| {
                 limiters
@@ -366,7 +366,7 @@ mod tests {
     fn a_name_with_a_tag_by_prefix_contains_the_tag_before_limiter_and_key() {
         let tags = NonZeroU16::new(48).unwrap();
         let names = KeyNames::default().with_hash_tags(HashTags::ByPrefix(tags));
-        let (limiter, key) = (Key::from("user"), Key::from("acme").and(&Key::from("ada")));
+        let (limiter, key) = (Key::from("user"), Key::from("acme").and(Key::from("ada")));
         let quotas = Quotas::from(Quota::per_second(1));
         let subject = Subject::new(&limiter, &key, &quotas);
         assert_eq!(

@@ -93,7 +93,7 @@ async fn an_account_that_fails_on_is_blocked_from_that_address_alone() -> Result
     for _ in 0..25 {
         let _ = login.attempt(&ada, &address(1)).await?;
     }
-    let blocked = login.account.admin().status(ada.and(&address(1))).await?;
+    let blocked = login.account.admin().status(ada.and(address(1))).await?;
     assert!(blocked.blocked_for.is_some_and(|left| left <= HOUR));
     assert!(login.attempt(&ada, &address(2)).await?.is_allowed());
     assert!(
