@@ -7,6 +7,7 @@ mod block_rule;
 #[cfg_attr(not(feature = "calendar"), path = "calendar/disabled.rs")]
 mod calendar;
 mod calendar_windows;
+mod number;
 #[cfg(feature = "calendar")]
 mod per_calendar;
 mod plan;
@@ -17,12 +18,14 @@ mod serde;
 mod shares;
 mod text;
 mod total;
+mod written_rate;
 
 pub use algorithm::Algorithm;
 pub use block_rule::BlockRule;
 #[cfg(feature = "redis")]
 pub(crate) use calendar::Calendar;
 pub(crate) use calendar_windows::{AlignedWindow, longest_window};
+pub(crate) use number::parse_number;
 pub use plan::{IntoPlan, Plan};
 pub(crate) use quota::MAX_WINDOW;
 pub use quota::Quota;
@@ -31,4 +34,3 @@ pub use shares::Share;
 pub(crate) use shares::{ShareId, Shares, fnv_1a};
 #[cfg(feature = "redis")]
 pub(crate) use text::parse_duration;
-pub(crate) use text::parse_number;

@@ -8,6 +8,7 @@ use super::calendar::Calendar;
 #[cfg(feature = "redis")]
 use super::calendar_windows::longest_window;
 use super::shares::{Share, ShareId, Shares};
+use super::written_rate::WrittenRate;
 use crate::clock::micros_rounded_up;
 use crate::error::ConfigError;
 #[cfg(tollgate_simulation)]
@@ -71,6 +72,7 @@ pub struct Quota {
     /// The percent of the limit from which on a decision is marked as warned; 0 for none.
     warn_percent: u8,
     shares: Shares,
+    rate: WrittenRate,
 }
 
 impl Quota {
@@ -162,6 +164,7 @@ impl Quota {
             soft: 0,
             warn_percent: 0,
             shares: Shares::NONE,
+            rate: WrittenRate(None),
         }
     }
 
@@ -278,6 +281,7 @@ impl Quota {
             "a calendar window is counted as a fixed window, slots in flight and totals by no other algorithm, and shares of a rate by a log or buckets"
         );
         self.algorithm = algorithm;
+        self.rate = WrittenRate(None);
         self
     }
 
@@ -285,7 +289,7 @@ impl Quota {
     ///
     /// Ten per second with a burst of 50 are 50 per 5 seconds, counted with [`Algorithm::Gcra`]: a client may use 50 at
     /// once, and then ten per second. So [`limit`](Self::limit), which the headers show, is 50. The time for a refill is
-    /// rounded up to a microsecond.
+    /// rounded up to a microsecond. As text, it stays the rate and the burst.
     ///
     /// # Panics
     ///
@@ -299,8 +303,8 @@ impl Quota {
     /// use tollgate::Quota;
     ///
     /// const API: Quota = Quota::per_second(10).burst(50);
-    /// assert_eq!(API.to_string(), "50/5s gcra");
-    /// assert_eq!(API, "10/second burst 50".parse()?);
+    /// assert_eq!(API.to_string(), "10/second burst 50");
+    /// assert_eq!(API, "50/5s gcra".parse()?);
     /// # Ok::<(), tollgate::ConfigError>(())
     /// ```
     #[must_use]
@@ -308,6 +312,7 @@ impl Quota {
     pub const fn burst(self, units: u32) -> Self {
         assert!(self.limit > 0, "a limit of 0 has no burst");
         let micros = self.refill_micros(units);
+        let rate = WrittenRate(Some((self.limit, self.window_micros)));
         assert!(
             window_in_range(micros),
             "a burst must be refilled within 1 ms to 366 days"
@@ -315,7 +320,14 @@ impl Quota {
         let mut quota = self.with_algorithm(Algorithm::Gcra);
         quota.limit = units;
         quota.window_micros = micros;
+        quota.rate = rate;
         quota
+    }
+
+    /// Returns the rate of a token bucket as it was written. `None` if the quota was not made by [`burst`](Self::burst).
+    pub(super) fn written_rate(&self) -> Option<Self> {
+        let WrittenRate(rate) = self.rate;
+        rate.map(|(limit, window_micros)| Self::from_micros(limit, window_micros))
     }
 
     pub(super) fn try_burst(self, units: u32) -> Result<Self, ConfigError> {
@@ -518,6 +530,7 @@ impl Quota {
         Self {
             limit,
             shares,
+            rate: WrittenRate(None),
             ..self
         }
     }
@@ -806,7 +819,7 @@ mod tests {
             (Quota::per_second(3), 1, "1/333334us gcra"),
             (Quota::per_day(u32::MAX), u32::MAX, "4294967295/day gcra"),
         ] {
-            assert_eq!(quota.burst(units).to_string(), text);
+            assert_eq!(Ok(quota.burst(units)), text.parse());
         }
     }
 

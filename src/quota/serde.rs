@@ -30,8 +30,8 @@ struct QuotaMap {
     window: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     algorithm: Option<Algorithm>,
-    /// The units of a token bucket. A quota is written with the limit and window that result.
-    #[serde(default, skip_serializing)]
+    /// The units of a token bucket, with the limit and the window of its rate.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     burst: Option<u32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     name: Option<String>,
@@ -49,6 +49,7 @@ impl QuotaMap {
     fn into_quota(self) -> Result<Quota, ConfigError> {
         let parts = QuotaParts {
             limit: self.limit,
+            windows: 1,
             window: self.window.as_deref(),
             algorithm: self.algorithm,
             burst: self.burst,
@@ -153,11 +154,13 @@ impl Serialize for Quota {
         let has_window = !self.is_in_flight() || !self.has_default_slot_lease();
         let has_algorithm = self.calendar().is_none() && self.algorithm() != Algorithm::default();
         let shares: Vec<_> = self.share_list().iter().map(Share::to_string).collect();
+        let rate = self.written_rate();
+        let written = rate.as_ref().unwrap_or(self);
         let map = QuotaMap {
-            limit: self.limit(),
-            window: has_window.then(|| self.window_text()),
-            algorithm: has_algorithm.then(|| self.algorithm()),
-            burst: None,
+            limit: written.limit(),
+            window: has_window.then(|| written.window_text()),
+            algorithm: (has_algorithm && rate.is_none()).then(|| self.algorithm()),
+            burst: rate.is_some().then(|| self.limit()),
             name: Some(name.into()),
             soft: self.is_soft(),
             warn_at: self.warn_percent(),
@@ -343,8 +346,7 @@ mod tests {
         let json = r#"{"limit": 10, "window": "second", "burst": 50, "name": "api"}"#;
         let bucket = Quota::per_second(10).burst(50).with_name("api");
         assert_eq!(from_str::<Quota>(json).unwrap(), bucket);
-        // Written as what the burst makes of the limit and the window.
-        let written = json!({"limit": 50, "window": "5s", "algorithm": "gcra", "name": "api"});
+        let written = json!({"limit": 10, "window": "second", "burst": 50, "name": "api"});
         assert_eq!(to_value(&bucket).unwrap(), written);
         assert_eq!(serde_json::from_value::<Quota>(written).unwrap(), bucket);
         let json = r#"{"limit": 10, "window": "minute", "shares": "live>=25% batch<=50%"}"#;

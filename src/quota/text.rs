@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::algorithm::{Algorithm, MAX_BUCKETS, algorithm_rule};
 use super::calendar::Calendar;
+use super::number::parse_number;
 use super::quota::{Quota, is_slot_lease, is_warn_percent};
 use super::quotas::Quotas;
 use super::shares::Share;
@@ -33,6 +34,7 @@ const SEPARATORS: [char; 2] = [',', ';'];
 /// | part | forms | meaning |
 /// |---|---|---|
 /// | `LIMIT` | `0` to `4294967295` | units per window or altogether, or slots; 0 refuses everything |
+/// | `LIMIT` of a rate | `0.17`, `1.5` | a fraction, in lowest terms: `0.17/second` is `17/100s`, and `1.5/minute` is `3/2m` |
 /// | `WINDOW` | `minute`, `10s`, `10 seconds` | a unit of time, or a whole number of them: `day` (`d`), `hour` (`h`, `hr`), `minute` (`m`, `min`), `second` (`s`, `sec`), `millisecond` (`ms`), `microsecond` (`us`), also in the plural |
 /// | `WINDOW` with the feature `calendar` | `day@UTC`, `week@Europe/Berlin`, `month:17@Europe/Berlin` | a day, week or month of a time zone; a month may begin on a billing day, a week on a day from 1 (Monday) to 7 |
 /// | `in-flight` | `5 in-flight`, `5 in-flight:60s` | a quota [in flight](Quota::in_flight), with a [lease](Quota::slot_lease) of its slots from `5s` to `10m` |
@@ -80,6 +82,8 @@ impl FromStr for Quotas {
 #[derive(Default)]
 pub(super) struct QuotaParts<'a> {
     pub(super) limit: u32,
+    /// The number of windows that have the limit together: above 1 if it was a fraction.
+    pub(super) windows: u64,
     /// The window, the lease of slots in flight, or the idle time of a total.
     pub(super) window: Option<&'a str>,
     pub(super) algorithm: Option<Algorithm>,
@@ -96,8 +100,10 @@ impl<'a> QuotaParts<'a> {
             return Err("this is one quota; a list of quotas is parsed as Quotas".into());
         }
         let (limit, algorithm, rest) = split_limit(text).ok_or(QUOTA_RULE)?;
+        let (limit, windows) = parse_limit(limit.trim()).ok_or(LIMIT_RULE)?;
         let mut parts = Self {
-            limit: parse_number(limit.trim()).ok_or(LIMIT_RULE)?,
+            limit,
+            windows,
             algorithm,
             ..Self::default()
         };
@@ -112,6 +118,11 @@ impl<'a> QuotaParts<'a> {
                 words
             }
         };
+        let is_plain_rate =
+            algorithm.is_none() && parts.window.is_some_and(|window| !window.contains('@'));
+        if windows > 1 && !is_plain_rate {
+            return Err(LIMIT_RULE.into());
+        }
         parts.read(words)?;
         Ok(parts)
     }
@@ -238,6 +249,7 @@ impl<'a> QuotaParts<'a> {
                 let micros = window
                     .and_then(parse_micros)
                     .ok_or_else(|| ConfigError::quota(shown, WINDOW_RULE))?;
+                let micros = micros.saturating_mul(self.windows);
                 Quota::try_new(self.limit, Duration::from_micros(micros))?
             }
         };
@@ -293,7 +305,7 @@ const SHARE_SIGNS: [char; 2] = ['<', '>'];
 
 const QUOTA_RULE: &str = "a quota is LIMIT/WINDOW, like 100/minute or 5/10s, or of slots LIMIT in-flight, like 5 in-flight, or a total LIMIT total:IDLE, like 200000 total:7d";
 
-const LIMIT_RULE: &str = "the limit is a whole number from 0 to 4294967295";
+const LIMIT_RULE: &str = "the limit is a whole number from 0 to 4294967295, or of a rate without a calendar a fraction, like 0.17/second";
 
 const WINDOW_RULE: &str = "the window is day, hour, minute, second, or a number with a unit, like 10s, 250ms or 5 minutes; or that of a calendar, like month@Europe/Berlin";
 
@@ -449,14 +461,28 @@ pub(crate) fn parse_duration(text: &str) -> Option<Duration> {
     parse_micros(text.trim()).map(Duration::from_micros)
 }
 
-/// Accepts digits only, unlike `FromStr`, which accepts a sign.
-pub(crate) fn parse_number<T: FromStr>(text: &str) -> Option<T> {
-    let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
-    text.parse().ok().filter(|_| is_number)
+/// Parses a limit and the number of windows that have it together: `0.17` is 17 in 100, and `1.5` is 3 in 2.
+fn parse_limit(text: &str) -> Option<(u32, u64)> {
+    let Some((whole, fraction)) = text.split_once('.') else {
+        return Some((parse_number(text)?, 1));
+    };
+    let scale = 10_u64.checked_pow(u32::try_from(fraction.len()).ok()?)?;
+    let units = parse_number::<u64>(whole)?
+        .checked_mul(scale)?
+        .checked_add(parse_number(fraction)?)?;
+    let divisor = greatest_common_divisor(units, scale);
+    Some((u32::try_from(units / divisor).ok()?, scale / divisor))
+}
+
+fn greatest_common_divisor(one: u64, other: u64) -> u64 {
+    match one {
+        0 => other,
+        _ => greatest_common_divisor(other % one, one),
+    }
 }
 
 /// Formats the quota as [`FromStr`](#impl-FromStr-for-Quota) parses it: the limit, the window, and the
-/// algorithm unless it is the default; then the shares, `soft` and `warn:80%`, if they are set.
+/// algorithm unless it is the default, or the rate and the [burst](Self::burst) that it was made of; then the shares, `soft` and `warn:80%`, if they are set.
 impl fmt::Display for Quota {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.is_in_flight() {
@@ -466,6 +492,8 @@ impl fmt::Display for Quota {
             }
         } else if self.is_total() {
             write!(f, "{}{TOTAL}:{}", self.limit(), self.short_window())?;
+        } else if let Some(rate) = self.written_rate() {
+            write!(f, "{rate} {BURST} {}", self.limit())?;
         } else {
             write!(f, "{}/{}", self.limit(), self.window_text())?;
             match self.algorithm() {
@@ -562,6 +590,26 @@ mod tests {
     }
 
     #[test]
+    fn a_fraction_of_a_unit_per_window_is_a_whole_number_in_more_windows() {
+        for (text, expected) in [
+            ("0.17/second", "17/100s"),
+            ("0.5/second", "1/2s"),
+            ("1.5/minute", "3/2m"),
+            ("2.0/minute", "2/minute"),
+            ("0.0/minute", "0/minute"),
+            ("0.001/ms", "1/second"),
+            ("4294967294.000/366d", "4294967294/366d"),
+            ("0.17/10 seconds gcra soft", "17/1000s gcra soft"),
+            ("2.5/minute a>=20%", "5/2m a>=1"),
+            ("0.17/second burst 3", "17/100s burst 3"),
+        ] {
+            let quota: Quota = text.parse().unwrap();
+            assert_eq!(quota.to_string(), expected, "{text}");
+            assert_eq!(expected.parse(), Ok(quota), "{text}");
+        }
+    }
+
+    #[test]
     fn the_error_of_malformed_text_names_the_broken_rule() {
         for (text, rule) in [
             ("", "LIMIT/WINDOW"),
@@ -569,7 +617,16 @@ mod tests {
             ("/minute", "the limit is"),
             ("-1/minute", "the limit is"),
             ("+1/minute", "the limit is"),
-            ("1.5/minute", "the limit is"),
+            ("1./minute", "the limit is"),
+            (".5/minute", "the limit is"),
+            ("1.5.1/minute", "the limit is"),
+            ("1.-5/minute", "the limit is"),
+            ("1.5 in-flight", "the limit is"),
+            ("1.5 total:7d", "the limit is"),
+            ("1.5/day@UTC", "the limit is"),
+            ("4294967295.5/minute", "the limit is"),
+            ("0.00000000000000000001/ms", "the limit is"),
+            ("0.0000001/minute", "from 1 ms to 366 days"),
             ("4294967296/minute", "the limit is"),
             ("99999999999999999999/minute", "the limit is"),
             ("1/", "the window is"),
@@ -696,6 +753,7 @@ mod tests {
             assert_eq!(text.parse(), Ok(bucket.clone()), "{text}");
         }
         let warning = bucket.clone().soft().warn_at(80);
+        assert_eq!(warning.to_string(), "10/second burst 50 soft warn:80%");
         assert_eq!("10/second warn:80% burst 50 soft".parse(), Ok(warning));
         assert_eq!(Quota::per_second(10).try_burst(50), Ok(bucket));
         for (text, rule) in [
@@ -715,6 +773,21 @@ mod tests {
             let error = text.parse::<Quota>().unwrap_err().to_string();
             assert!(error.contains(rule), "{text:?}: {error}");
         }
+    }
+
+    #[test]
+    fn a_burst_is_shown_as_it_was_written() {
+        let bucket: Quota = "17/100s burst 3".parse().unwrap();
+        assert_eq!(bucket.to_string(), "17/100s burst 3");
+        // The same bucket in another form has the same count.
+        let derived: Quota = "3/17647059us gcra".parse().unwrap();
+        assert_eq!(bucket, derived);
+        assert_eq!(derived.to_string(), "3/17647059us gcra");
+        let again = bucket.clone().burst(6);
+        assert_eq!(again.to_string(), "3/17647059us burst 6");
+        let counted_otherwise = bucket.clone().with_algorithm(Algorithm::SlidingLog);
+        assert_eq!(counted_otherwise.to_string(), "3/17647059us");
+        assert_eq!(bucket.with_limit(2).to_string(), "2/17647059us gcra");
     }
 
     #[test]
@@ -906,6 +979,24 @@ mod tests {
             let list = Quotas::from([quota.clone().soft(), quota.clone().warn_at(warn), quota.soft().warn_at(warn)]);
             prop_assert_eq!(list.to_string().parse(), Ok(list));
             prop_assert_eq!(algorithm.to_string().parse(), Ok(algorithm));
+        }
+
+        #[test]
+        fn buckets_and_fractions_parse_to_the_same_value(
+            whole in 0..1_000_u32,
+            fraction in 1..1_000_u32,
+            seconds in 1..10_000_u32,
+            units in 1..10_000_u32,
+        ) {
+            let rate: Quota = format!("{whole}.{fraction:03}/{seconds}s").parse().unwrap();
+            let micros = u128::from(seconds) * 1_000_000;
+            let exact = u128::from(whole * 1_000 + fraction) * rate.window().as_micros();
+            prop_assert_eq!(exact, u128::from(rate.limit()) * micros * 1_000);
+            if let Ok(bucket) = rate.try_burst(units) {
+                let end = format!(" burst {units}");
+                prop_assert!(bucket.to_string().ends_with(&end));
+                prop_assert_eq!(bucket.to_string().parse(), Ok(bucket));
+            }
         }
 
         #[test]
