@@ -271,6 +271,9 @@ pub enum Source {
     Block,
     /// The answer of an upstream: it asked this process, or another one, to [wait](crate::RateLimiter::observe).
     Paused,
+    /// The answer of an upstream that said that the allowance of the key is used up, for hours or days: see
+    /// [`max_exhausted_pause`](crate::RateLimiter::max_exhausted_pause).
+    Exhausted,
     /// A store outside this crate. Metrics and events have the name of its
     /// [store](crate::store::StoreOn::name) in place of `other`.
     Other,
@@ -282,7 +285,7 @@ pub enum Source {
 
 impl Source {
     /// All sources, each at the index of its discriminant.
-    pub(crate) const ALL: [Self; 9] = [
+    pub(crate) const ALL: [Self; 10] = [
         Self::Redis,
         Self::Lease,
         Self::Memory,
@@ -290,6 +293,7 @@ impl Source {
         Self::Fallback,
         Self::Block,
         Self::Paused,
+        Self::Exhausted,
         Self::Other,
         Self::None,
     ];
@@ -304,6 +308,7 @@ impl Source {
             Self::Fallback => "fallback",
             Self::Block => "block",
             Self::Paused => "paused",
+            Self::Exhausted => "exhausted",
             Self::Other => store,
             Self::None => "none",
         }

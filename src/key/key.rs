@@ -61,8 +61,9 @@ pub struct Key {
 /// The tag of the name under which a limiter counts its automatic blocks.
 const BLOCKS_TAG: &str = "blocks=";
 
-/// The tag of the name under which the keys of a limiter are paused.
+/// The tags of the names under which the keys of a limiter are paused, and paused because their allowance is used up.
 const PAUSES_TAG: &str = "paused=";
+const EXHAUSTED_TAG: &str = "exhausted=";
 
 impl Key {
     /// Creates a key from any bytes, which may be empty.
@@ -200,15 +201,22 @@ impl Key {
     /// Returns the name under which the limiter of this name counts its automatic blocks. No limiter of a user has it,
     /// because `=` is encoded in names.
     pub(crate) fn blocks_name(&self) -> Self {
-        Self::with_text(StoredText::new(|text| {
-            write!(text, "{BLOCKS_TAG}{}", self.as_str())
-        }))
+        self.name_behind(BLOCKS_TAG)
     }
 
     /// Returns the name under which the keys of the limiter of this name are paused, as the other name for its blocks.
     pub(crate) fn pauses_name(&self) -> Self {
+        self.name_behind(PAUSES_TAG)
+    }
+
+    /// Returns the name under which the exhausted keys of the limiter of this name are paused.
+    pub(crate) fn exhausted_name(&self) -> Self {
+        self.name_behind(EXHAUSTED_TAG)
+    }
+
+    fn name_behind(&self, tag: &str) -> Self {
         Self::with_text(StoredText::new(|text| {
-            write!(text, "{PAUSES_TAG}{}", self.as_str())
+            write!(text, "{tag}{}", self.as_str())
         }))
     }
 

@@ -8,6 +8,7 @@ use super::asked_level::AskedLevel;
 use super::automatic_blocks::BlockCounts;
 use super::key_status::{BlockReason, KeyStatus};
 use super::limiter::{LimiterInner, RateLimiter};
+use super::pauses::PauseReason;
 use crate::decision::{Holding, holder_for};
 use crate::error::{Error, ErrorKind};
 use crate::key::{IntoKey, Key};
@@ -133,12 +134,13 @@ impl Admin {
         let decision = level.look().await?;
         let list = limiter.0.store.block_list();
         let block = list.blocked_for(&limiter.0.scope, &key);
-        let pause = list.blocked_for(&limiter.0.pauses.name, &key);
-        let blocked_for = block.max(pause);
-        let block_reason = match blocked_for {
-            None => None,
-            Some(_) if pause > block => Some(BlockReason::Paused),
-            Some(_) => Some(match self.block_counts().blocks(&key).await? {
+        let pause = limiter.paused_for(&key);
+        let paused_for = pause.map(|(_, left)| left);
+        let blocked_for = block.max(paused_for);
+        let block_reason = match (blocked_for, pause) {
+            (None, _) => None,
+            (_, Some((reason, _))) if paused_for > block => Some(pause_reason(reason)),
+            _ => Some(match self.block_counts().blocks(&key).await? {
                 0 => BlockReason::Operator,
                 blocks => BlockReason::Refusals { blocks },
             }),
@@ -320,7 +322,8 @@ impl Admin {
             // Not for longer than the deadline: their runtime may stand still.
             let _ = store.within_deadline(end).await;
         }
-        for name in [&limiter.scope, &limiter.pauses.name] {
+        let [throttled, exhausted] = limiter.pauses.names();
+        for name in [&limiter.scope, throttled, exhausted] {
             let unblock = Block::new(name, &key, Duration::ZERO);
             store.block(unblock).await?;
         }
@@ -341,7 +344,9 @@ impl Admin {
         store.refresh_blocks().await?;
         let list = store.block_list();
         let mut ends = list.blocked_keys(&self.limiter.0.scope);
-        ends.extend(list.blocked_keys(&pauses.name));
+        for name in pauses.names() {
+            ends.extend(list.blocked_keys(name));
+        }
         // A key that is both has the longer time.
         ends.sort_by_key(|(_, left)| *left);
         let longest: HashMap<Key, Duration> = ends.into_iter().collect();
@@ -368,5 +373,12 @@ impl Admin {
     #[must_use]
     pub fn top_rejected_keys(&self, max: usize) -> Vec<RejectedKey> {
         self.limiter.0.telemetry.top_rejected_keys(max)
+    }
+}
+
+fn pause_reason(reason: PauseReason) -> BlockReason {
+    match reason {
+        PauseReason::Throttled => BlockReason::Paused,
+        PauseReason::Exhausted => BlockReason::Exhausted,
     }
 }

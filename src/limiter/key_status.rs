@@ -92,6 +92,8 @@ pub enum BlockReason {
     },
     /// An upstream said [when to send again](RateLimiter::observe).
     Paused,
+    /// An upstream said that the allowance of the key [is used up](RateLimiter::max_exhausted_pause).
+    Exhausted,
 }
 
 /// The status of a key: the units used and left, whether it is blocked, and who holds its slots.

@@ -76,6 +76,7 @@ pub(crate) struct LimiterInner {
     /// The keys that upstreams have paused.
     pub(crate) pauses: Arc<Pauses>,
     pub(super) max_pause: Duration,
+    pub(super) max_exhausted_pause: Duration,
     pub(super) default_pauses: DefaultPauses,
     /// The lines about waits for units that go on while the store fails. `None` if they end.
     pub(super) waits_through_outages: Option<Arc<LineInterval>>,
@@ -116,6 +117,7 @@ impl RateLimiter {
             facts: LimiterFacts { name, id, quotas },
             pauses: Pauses::new(&scope),
             max_pause: DEFAULT_MAX_PAUSE,
+            max_exhausted_pause: Duration::ZERO,
             default_pauses: DEFAULT_PAUSES,
             scope,
             on_failure: None,

@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use crate::clock::{Clock, micros_rounded_up};
+use crate::decision::Source;
 use crate::error::{Error, warning};
 use crate::key::Key;
 use crate::store::{FingerprintCache, fingerprint_cache};
@@ -23,10 +24,30 @@ pub(super) const DEFAULT_PAUSES: DefaultPauses = DefaultPauses {
 /// The most keys whose pauses grow. When there are more, the least used begin anew.
 const MAX_GROWING: usize = 10_000;
 
+/// Why an upstream's answer pauses a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PauseReason {
+    /// Too much was sent for a moment.
+    Throttled,
+    /// The allowance is used up, for hours or days.
+    Exhausted,
+}
+
+impl PauseReason {
+    pub(super) const ALL: [Self; 2] = [Self::Throttled, Self::Exhausted];
+
+    pub(super) fn source(self) -> Source {
+        match self {
+            Self::Throttled => Source::Paused,
+            Self::Exhausted => Source::Exhausted,
+        }
+    }
+}
+
 /// The paused keys of a limiter.
 pub(crate) struct Pauses {
-    /// The name under which the store keeps them.
-    pub(super) name: Key,
+    /// The names under which the store keeps them, one for each reason.
+    names: [Key; 2],
     /// Empty until a refusal tells no wait.
     growing: OnceLock<FingerprintCache<GrowingPause>>,
     /// Whether a check waits for the refresh of a block list that is too old: an upstream may have paused its key.
@@ -59,11 +80,23 @@ impl GrowingPause {
 impl Pauses {
     pub(super) fn new(limiter: &Key) -> Arc<Self> {
         Arc::new(Self {
-            name: limiter.pauses_name(),
+            names: [limiter.pauses_name(), limiter.exhausted_name()],
             growing: OnceLock::new(),
             needs_fresh_list: AtomicBool::new(false),
             warnings: LineInterval::new(Duration::from_secs(60)),
         })
+    }
+
+    pub(super) fn names(&self) -> [&Key; 2] {
+        self.names.each_ref()
+    }
+
+    pub(super) fn name(&self, reason: PauseReason) -> &Key {
+        let [throttled, exhausted] = &self.names;
+        match reason {
+            PauseReason::Throttled => throttled,
+            PauseReason::Exhausted => exhausted,
+        }
     }
 
     /// Returns how long a refusal that tells no wait pauses a key. `None` if the key is paused by an earlier one: requests that

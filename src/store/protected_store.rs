@@ -137,7 +137,7 @@ impl ProtectedStore {
     /// Returns whether the block list may contain a key: see [`BlockList::may_contain`]. Starts a refresh of the list in the
     /// background if one is due, unless the circuit breaker of the key is open.
     #[inline]
-    pub(crate) fn may_be_blocked(&self, subject: Subject<'_>, pauses: &Key) -> bool {
+    pub(crate) fn may_be_blocked(&self, subject: Subject<'_>, pauses: [&Key; 2]) -> bool {
         // A key of a server that fails takes no turn, so that a key of another one refreshes.
         if self.parts.block_list.is_refresh_due() && !self.is_failing(subject) {
             let timeout = self.deadline().max(MIN_REFRESH_TIMEOUT);

@@ -89,8 +89,8 @@ pub trait Store: Send + Sync + 'static {
     /// [block list](StoreParts::block_list). Returns whether it took effect.
     ///
     /// Limiters refuse a blocked key without asking the store. A key that an
-    /// [upstream](crate::RateLimiter::observe) has paused is blocked for another limiter: its stored name is `paused=` and
-    /// the name.
+    /// [upstream](crate::RateLimiter::observe) has paused is blocked for another limiter: its stored name is `paused=` or
+    /// `exhausted=`, and the name.
     ///
     /// An [automatic](Block::is_automatic) block takes effect only if the key is not blocked, so that only one of several
     /// processes blocks it. This is decided in one atomic step. If 1 000 keys of the limiter are blocked, or 9 000 of all

@@ -150,13 +150,14 @@ impl Events {
         }
     }
 
-    pub(crate) fn log_pause(&self, key: &Key, duration: Duration) {
+    pub(crate) fn log_pause(&self, key: &Key, duration: Duration, source: Source) {
         let is_info = enabled!(target: "tollgate::block", Level::INFO);
         info_or_debug!(
             self.turn(&self.pauses, is_info),
             "tollgate::block",
             {
                 limiter = &*self.limiter,
+                source = source.text(&self.store),
                 key_alias = key_alias(key),
                 duration = duration.as_secs_f64()
             },

@@ -140,7 +140,12 @@ impl OutageLog {
     pub(crate) fn record_decision(&self, limiter: &str, source: Source) {
         if !matches!(
             source,
-            Source::Lease | Source::RefusalCache | Source::Block | Source::Paused | Source::None
+            Source::Lease
+                | Source::RefusalCache
+                | Source::Block
+                | Source::Paused
+                | Source::Exhausted
+                | Source::None
         ) {
             self.record_success(limiter);
         }

@@ -28,18 +28,36 @@ fn head(status: u16, lines: &[(&str, &str)]) -> (StatusCode, HeaderMap) {
     (StatusCode::from_u16(status).expect("a status"), headers)
 }
 
-/// For how many milliseconds an answer pauses its key, by the limiter's checks.
-fn paused(status: u16, lines: &[(&str, &str)]) -> Option<u128> {
-    let limiter = limiter();
+/// What an answer does to its key, with the milliseconds of the pause.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Effect {
+    Nothing,
+    Paused(u128),
+    Exhausted(u128),
+}
+
+/// The effect of an answer, by the limiter's checks.
+fn effect(limiter: &RateLimiter, status: u16, lines: &[(&str, &str)]) -> Effect {
     let (status, headers) = head(status, lines);
     let told = limiter.observe("ada", status, &headers);
     let decision = block_on(limiter.check("ada")).expect("a decision");
     assert_eq!(decision.retry_after(), told);
     assert_eq!(decision.is_allowed(), told.is_none());
-    if told.is_some() {
-        assert_eq!(decision.source(), Source::Paused);
+    match (told, decision.source()) {
+        (None, _) => Effect::Nothing,
+        (Some(wait), Source::Paused) => Effect::Paused(wait.as_millis()),
+        (Some(wait), Source::Exhausted) => Effect::Exhausted(wait.as_millis()),
+        (_, source) => panic!("{source:?}"),
     }
-    told.map(|wait| wait.as_millis())
+}
+
+/// For how many milliseconds an answer pauses its key, whose allowance is not used up.
+fn paused(status: u16, lines: &[(&str, &str)]) -> Option<u128> {
+    match effect(&limiter(), status, lines) {
+        Effect::Nothing => None,
+        Effect::Paused(millis) => Some(millis),
+        exhausted @ Effect::Exhausted(_) => panic!("{exhausted:?}"),
+    }
 }
 
 /// As the services publish them; the guide's page names the sources.
@@ -441,7 +459,8 @@ fn a_wait_is_cut_to_the_longest_pause() {
         ),
         (200, &[("ratelimit", r#""default";r=0;t=99999999999"#)]),
     ] {
-        assert_eq!(paused(status, lines), Some(3_600_000), "{lines:?}");
+        let effect = effect(&limiter(), status, lines);
+        assert_eq!(effect, Effect::Exhausted(3_600_000), "{lines:?}");
     }
     let (status, headers) = head(429, &[("retry-after", "7200")]);
     let hour = Duration::from_secs(3_600);
@@ -450,347 +469,432 @@ fn a_wait_is_cut_to_the_longest_pause() {
     assert_eq!(limiter.observe("ada", status, &headers), Some(2 * hour));
 }
 
-/// Heads of services: the service, the status, the lines with a bar between, and the milliseconds of the pause that follows.
-const HEADS: [(&str, u16, &str, Option<u128>); 95] = [
-    ("GitHub", 403, "retry-after: 60", Some(60_000)),
-    ("GitHub", 429, "retry-after: 1", Some(1_000)),
+/// Heads of services: the service, the status, the lines with a bar between, and the effect.
+const HEADS: [(&str, u16, &str, Effect); 100] = [
+    ("GitHub", 403, "retry-after: 60", Effect::Paused(60_000)),
+    ("GitHub", 429, "retry-after: 1", Effect::Paused(1_000)),
     (
         "GitHub",
         403,
         "x-ratelimit-remaining: 0 | x-ratelimit-reset: 1795564920",
-        Some(120_000),
+        Effect::Paused(120_000),
     ),
     (
         "GitHub",
         200,
         "x-ratelimit-remaining: 0 | x-ratelimit-reset: 1795564920",
-        Some(120_000),
+        Effect::Paused(120_000),
     ),
     (
         "GitHub",
         200,
         "x-ratelimit-remaining: 1 | x-ratelimit-reset: 1795564920",
-        None,
+        Effect::Nothing,
     ),
     (
         "GitHub",
         403,
         "x-ratelimit-remaining: 12 | x-ratelimit-reset: 1795564920",
-        None,
+        Effect::Nothing,
     ),
     (
         "GitLab",
         429,
         "retry-after: 30 | ratelimit-remaining: 0 | ratelimit-reset: 1795564830",
-        Some(30_000),
+        Effect::Paused(30_000),
     ),
     (
         "GitLab",
         200,
         "ratelimit-remaining: 0 | ratelimit-reset: 1795564830",
-        Some(30_000),
+        Effect::Paused(30_000),
     ),
     (
         "GitLab",
         429,
         "ratelimit-resettime: Wed, 25 Nov 2026 00:00:30 GMT",
-        None,
+        Effect::Nothing,
     ),
     (
         "Mastodon",
         429,
         "x-ratelimit-remaining: 0 | x-ratelimit-reset: 2026-11-25T00:05:00.123456Z",
-        Some(300_123),
+        Effect::Paused(300_123),
     ),
     (
         "Mastodon",
         200,
         "x-ratelimit-remaining: 299 | x-ratelimit-reset: 2026-11-25T00:05:00.123456Z",
-        None,
+        Effect::Nothing,
     ),
     (
         "Mastodon",
         429,
         "x-ratelimit-reset: 2026-11-25T00:05:00.123456Z",
-        Some(300_123),
+        Effect::Paused(300_123),
     ),
     (
         "Discord",
         429,
         "retry-after: 65 | x-ratelimit-global: true",
-        Some(65_000),
+        Effect::Paused(65_000),
     ),
-    ("Discord", 429, "retry-after: 0.75", Some(750)),
+    ("Discord", 429, "retry-after: 0.75", Effect::Paused(750)),
     (
         "Discord",
         200,
         "x-ratelimit-remaining: 0 | x-ratelimit-reset: 1795564801.250 | x-ratelimit-reset-after: 1.25",
-        Some(1_250),
+        Effect::Paused(1_250),
     ),
-    ("Slack", 429, "retry-after: 30", Some(30_000)),
-    ("Slack", 503, "retry-after: 5", Some(5_000)),
+    ("Slack", 429, "retry-after: 30", Effect::Paused(30_000)),
+    ("Slack", 503, "retry-after: 5", Effect::Paused(5_000)),
     (
         "OpenAI",
         429,
         "retry-after-ms: 998 | retry-after: 1",
-        Some(998),
+        Effect::Paused(998),
     ),
     (
         "OpenAI",
         200,
         "x-ratelimit-remaining-requests: 0 | x-ratelimit-reset-requests: 8.64s",
-        Some(8_640),
+        Effect::Paused(8_640),
     ),
     (
         "OpenAI",
         200,
         "x-ratelimit-remaining-tokens: 0 | x-ratelimit-reset-tokens: 6m0s",
-        Some(360_000),
+        Effect::Paused(360_000),
     ),
     (
         "OpenAI",
         200,
         "x-ratelimit-remaining-tokens: 150 | x-ratelimit-reset-tokens: 6m0s",
-        None,
+        Effect::Nothing,
     ),
     (
         "OpenAI",
         429,
         "x-ratelimit-remaining-tokens: 150 | x-ratelimit-reset-tokens: 92ms",
-        Some(92),
+        Effect::Paused(92),
     ),
-    ("OpenAI", 503, "retry-after: 2", Some(2_000)),
+    ("OpenAI", 503, "retry-after: 2", Effect::Paused(2_000)),
     (
         "Azure OpenAI",
         429,
         "retry-after-ms: 2750 | retry-after: 3",
-        Some(2_750),
+        Effect::Paused(2_750),
     ),
-    ("Azure OpenAI", 429, "retry-after: 86400", Some(3_600_000)),
-    ("Azure OpenAI", 408, "retry-after: 4", Some(4_000)),
+    (
+        "Azure OpenAI",
+        429,
+        "retry-after: 86400",
+        Effect::Exhausted(3_600_000),
+    ),
+    ("Azure OpenAI", 408, "retry-after: 4", Effect::Paused(4_000)),
     (
         "Anthropic",
         429,
         "retry-after: 12 | anthropic-ratelimit-requests-remaining: 0 | anthropic-ratelimit-requests-reset: 2026-11-25T00:00:12Z",
-        Some(12_000),
+        Effect::Paused(12_000),
     ),
     (
         "Anthropic",
         200,
         "anthropic-ratelimit-input-tokens-remaining: 0 | anthropic-ratelimit-input-tokens-reset: 2026-11-25T00:00:41Z",
-        Some(41_000),
+        Effect::Paused(41_000),
     ),
     (
         "Anthropic",
         429,
         "anthropic-ratelimit-tokens-reset: 2026-11-25T00:00:41Z",
-        Some(41_000),
+        Effect::Paused(41_000),
     ),
-    ("Anthropic", 529, "retry-after: 7", Some(7_000)),
-    ("Anthropic", 529, "x-should-retry: true", None),
-    ("Anthropic", 429, "retry-after: 13262", Some(3_600_000)),
+    ("Anthropic", 529, "retry-after: 7", Effect::Paused(7_000)),
+    ("Anthropic", 529, "x-should-retry: true", Effect::Nothing),
+    (
+        "Anthropic",
+        429,
+        "retry-after: 13262",
+        Effect::Exhausted(3_600_000),
+    ),
     (
         "Anthropic",
         429,
         "anthropic-ratelimit-unified-5h-status: rejected | anthropic-ratelimit-unified-5h-reset: 1795565400",
-        Some(600_000),
+        Effect::Exhausted(600_000),
     ),
     (
         "Anthropic",
         200,
         "anthropic-ratelimit-unified-5h-status: allowed | anthropic-ratelimit-unified-5h-reset: 1795565400",
-        None,
+        Effect::Nothing,
     ),
     (
         "Anthropic",
         429,
         "anthropic-ratelimit-unified-5h-status: allowed | anthropic-ratelimit-unified-5h-reset: 1795564860 | anthropic-ratelimit-unified-7d-status: rejected | anthropic-ratelimit-unified-7d-reset: 1795565400",
-        Some(600_000),
+        Effect::Exhausted(600_000),
     ),
+    (
+        "Anthropic",
+        200,
+        "anthropic-ratelimit-unified-5h-status: rejected | anthropic-ratelimit-unified-5h-utilization: 1.04 | anthropic-ratelimit-unified-5h-reset: 1795565400 | anthropic-ratelimit-unified-overage-status: allowed",
+        Effect::Nothing,
+    ),
+    (
+        "Anthropic",
+        429,
+        "retry-after: 13262 | anthropic-ratelimit-unified-status: rejected | anthropic-ratelimit-unified-reset: 1795578062",
+        Effect::Exhausted(3_600_000),
+    ),
+    (
+        "OpenAI",
+        429,
+        "retry-after: 20 | x-should-retry: false",
+        Effect::Exhausted(20_000),
+    ),
+    (
+        "OpenAI",
+        503,
+        "retry-after: 20 | x-should-retry: false",
+        Effect::Paused(20_000),
+    ),
+    ("OpenAI", 400, "x-should-retry: false", Effect::Nothing),
     (
         "Groq",
         429,
         "retry-after: 2 | x-ratelimit-reset-tokens: 7.66s",
-        Some(2_000),
+        Effect::Paused(2_000),
     ),
     (
         "Groq",
         200,
         "x-ratelimit-remaining-requests: 0 | x-ratelimit-reset-requests: 2m59.56s",
-        Some(179_560),
+        Effect::Paused(179_560),
     ),
     (
         "X",
         429,
         "x-rate-limit-remaining: 0 | x-rate-limit-reset: 1795565700",
-        Some(900_000),
+        Effect::Paused(900_000),
     ),
     (
         "X",
         200,
         "x-rate-limit-remaining: 0 | x-rate-limit-reset: 1795565700",
-        Some(900_000),
+        Effect::Paused(900_000),
     ),
-    ("X", 429, "x-rate-limit-reset: 30", None),
-    ("X", 420, "retry-after: 45", Some(45_000)),
+    ("X", 429, "x-rate-limit-reset: 30", Effect::Nothing),
+    ("X", 420, "retry-after: 45", Effect::Paused(45_000)),
     (
         "Okta",
         429,
         "x-rate-limit-remaining: 0 | x-rate-limit-reset: 1795564860",
-        Some(60_000),
+        Effect::Paused(60_000),
     ),
     (
         "Reddit",
         200,
         "x-ratelimit-remaining: 0.0 | x-ratelimit-reset: 183",
-        Some(183_000),
+        Effect::Paused(183_000),
     ),
-    ("Reddit", 429, "x-ratelimit-reset: 183", Some(183_000)),
-    ("Stripe", 429, "stripe-should-retry: true", None),
-    ("Stripe", 500, "stripe-should-retry: true", None),
-    ("Shopify", 429, "retry-after: 2.0", Some(2_000)),
-    ("Zendesk", 429, "retry-after: 93", Some(93_000)),
+    (
+        "Reddit",
+        429,
+        "x-ratelimit-reset: 183",
+        Effect::Paused(183_000),
+    ),
+    ("Stripe", 429, "stripe-should-retry: true", Effect::Nothing),
+    ("Stripe", 500, "stripe-should-retry: true", Effect::Nothing),
+    ("Shopify", 429, "retry-after: 2.0", Effect::Paused(2_000)),
+    ("Zendesk", 429, "retry-after: 93", Effect::Paused(93_000)),
     (
         "Zendesk",
         429,
         "ratelimit-remaining: 0 | ratelimit-reset: 41",
-        Some(41_000),
+        Effect::Paused(41_000),
     ),
-    ("Zendesk", 503, "retry-after: 10", Some(10_000)),
-    ("Notion", 429, "retry-after: 3", Some(3_000)),
-    ("Notion", 529, "retry-after: 3", Some(3_000)),
-    ("Spotify", 429, "retry-after: 13262", Some(3_600_000)),
-    ("Spotify", 502, "retry-after: 1", Some(1_000)),
+    ("Zendesk", 503, "retry-after: 10", Effect::Paused(10_000)),
+    ("Notion", 429, "retry-after: 3", Effect::Paused(3_000)),
+    ("Notion", 529, "retry-after: 3", Effect::Paused(3_000)),
+    (
+        "Spotify",
+        429,
+        "retry-after: 13262",
+        Effect::Exhausted(3_600_000),
+    ),
+    ("Spotify", 502, "retry-after: 1", Effect::Paused(1_000)),
     (
         "Twitch",
         429,
         "ratelimit-remaining: 0 | ratelimit-reset: 1795564825",
-        Some(25_000),
+        Effect::Paused(25_000),
     ),
-    ("Dropbox", 429, "retry-after: 300", Some(300_000)),
-    ("Dropbox", 503, "retry-after: 15", Some(15_000)),
-    ("Box", 429, "retry-after: 100", Some(100_000)),
-    ("Box", 500, "retry-after: 8", Some(8_000)),
-    ("Microsoft Graph", 429, "retry-after: 10", Some(10_000)),
+    ("Dropbox", 429, "retry-after: 300", Effect::Paused(300_000)),
+    ("Dropbox", 503, "retry-after: 15", Effect::Paused(15_000)),
+    ("Box", 429, "retry-after: 100", Effect::Paused(100_000)),
+    ("Box", 500, "retry-after: 8", Effect::Paused(8_000)),
+    (
+        "Microsoft Graph",
+        429,
+        "retry-after: 10",
+        Effect::Paused(10_000),
+    ),
     (
         "Microsoft Graph",
         503,
         "retry-after: Wed, 25 Nov 2026 00:00:20 GMT",
-        Some(20_000),
+        Effect::Paused(20_000),
     ),
-    ("Microsoft Graph", 504, "retry-after: 20", Some(20_000)),
+    (
+        "Microsoft Graph",
+        504,
+        "retry-after: 20",
+        Effect::Paused(20_000),
+    ),
     (
         "Zoom",
         429,
         "retry-after: 2026-11-25T00:00:00Z | x-ratelimit-remaining: 0",
-        None,
+        Effect::Nothing,
     ),
     (
         "Zoom",
         429,
         "retry-after: 2026-11-25T08:00:00+07:30",
-        Some(1_800_000),
+        Effect::Paused(1_800_000),
     ),
     (
         "Zoom",
         429,
         "retry-after: 2026-11-26T00:00:00Z",
-        Some(3_600_000),
+        Effect::Exhausted(3_600_000),
     ),
     (
         "SendGrid",
         429,
         "x-ratelimit-remaining: 0 | x-ratelimit-reset: 1795564807",
-        Some(7_000),
+        Effect::Paused(7_000),
     ),
     (
         "Vimeo",
         429,
         "x-ratelimit-remaining: 0 | x-ratelimit-reset: 2026-11-24T19:01:00-05:00",
-        Some(60_000),
+        Effect::Paused(60_000),
     ),
     (
         "Cloudflare",
         429,
         "retry-after: 31 | ratelimit: \"default\";r=0;t=30",
-        Some(31_000),
+        Effect::Paused(31_000),
     ),
     (
         "Cloudflare",
         200,
         "ratelimit: \"default\";r=0;t=30",
-        Some(30_000),
+        Effect::Paused(30_000),
     ),
-    ("Cloudflare", 200, "ratelimit: \"default\";r=50;t=30", None),
-    ("Cloudflare", 503, "retry-after: 120", Some(120_000)),
-    ("nginx", 503, "retry-after: 5", Some(5_000)),
-    ("nginx", 413, "retry-after: 60", Some(60_000)),
-    ("nginx", 413, "content-length: 0", None),
+    (
+        "Cloudflare",
+        200,
+        "ratelimit: \"default\";r=50;t=30",
+        Effect::Nothing,
+    ),
+    (
+        "Cloudflare",
+        503,
+        "retry-after: 120",
+        Effect::Paused(120_000),
+    ),
+    ("nginx", 503, "retry-after: 5", Effect::Paused(5_000)),
+    ("nginx", 413, "retry-after: 60", Effect::Paused(60_000)),
+    ("nginx", 413, "content-length: 0", Effect::Nothing),
     (
         "IETF draft 06",
         200,
         "ratelimit-remaining: 0 | ratelimit-reset: 50",
-        Some(50_000),
+        Effect::Paused(50_000),
     ),
     (
         "IETF draft 07",
         200,
         "ratelimit: limit=100, remaining=0, reset=50",
-        Some(50_000),
+        Effect::Paused(50_000),
     ),
     (
         "IETF draft 08",
         429,
         "ratelimit: \"day\";r=7;t=900, \"minute\";r=0;t=12",
-        Some(12_000),
+        Effect::Paused(12_000),
     ),
     (
         "IETF draft 08",
         200,
         "ratelimit: \"default\";r=0;t=99999999999999999999",
-        Some(3_600_000),
+        Effect::Exhausted(3_600_000),
     ),
     (
         "gRPC",
         200,
         "grpc-status: 8 | grpc-retry-pushback-ms: 2750",
-        Some(2_750),
+        Effect::Paused(2_750),
     ),
     (
         "gRPC",
         200,
         "grpc-status: 14 | grpc-retry-pushback-ms: 2750",
-        Some(2_750),
+        Effect::Paused(2_750),
     ),
     (
         "gRPC",
         200,
         "grpc-status: 8 | grpc-retry-pushback-ms: -1",
-        None,
+        Effect::Nothing,
     ),
     (
         "gRPC",
         200,
         "grpc-status: 0 | grpc-retry-pushback-ms: 2750",
-        None,
+        Effect::Nothing,
     ),
-    ("Any", 429, "retry-after: 2678400", Some(3_600_000)),
-    ("Any", 429, "retry-after: 2678401", Some(3_600_000)),
-    ("Any", 429, "retry-after: 1795564830", Some(30_000)),
-    ("Any", 429, "retry-after: 1795564830250", Some(30_250)),
-    ("Any", 429, "retry-after: 20ms", Some(20)),
-    ("Any", 200, "retry-after: 60", None),
-    ("Any", 301, "retry-after: 60", None),
-    ("Any", 404, "retry-after: 60", None),
-    ("Any", 409, "retry-after: 60", None),
-    ("Any", 429, "retry-after: 0", None),
-    ("Any", 429, "retry-after: -1", None),
-    ("Any", 429, "retry-after: soon", None),
+    (
+        "Any",
+        429,
+        "retry-after: 2678400",
+        Effect::Exhausted(3_600_000),
+    ),
+    (
+        "Any",
+        429,
+        "retry-after: 2678401",
+        Effect::Exhausted(3_600_000),
+    ),
+    (
+        "Any",
+        429,
+        "retry-after: 1795564830",
+        Effect::Paused(30_000),
+    ),
+    (
+        "Any",
+        429,
+        "retry-after: 1795564830250",
+        Effect::Paused(30_250),
+    ),
+    ("Any", 429, "retry-after: 20ms", Effect::Paused(20)),
+    ("Any", 200, "retry-after: 60", Effect::Nothing),
+    ("Any", 301, "retry-after: 60", Effect::Nothing),
+    ("Any", 404, "retry-after: 60", Effect::Nothing),
+    ("Any", 409, "retry-after: 60", Effect::Nothing),
+    ("Any", 429, "retry-after: 0", Effect::Nothing),
+    ("Any", 429, "retry-after: -1", Effect::Nothing),
+    ("Any", 429, "retry-after: soon", Effect::Nothing),
     (
         "Any",
         429,
         "retry-after: Tue, 24 Nov 2026 23:59:59 GMT",
-        None,
+        Effect::Nothing,
     ),
 ];
 
@@ -801,16 +905,16 @@ fn each_head_of_a_service_pauses_its_key_for_as_long_as_it_says() {
             .split(" | ")
             .map(|line| line.split_once(": ").expect("a header"));
         let lines: Vec<_> = [DATE].into_iter().chain(lines).collect();
-        assert_eq!(
-            paused(status, &lines),
-            expected,
-            "{service}: {status} {head}"
-        );
+        let effect = effect(&limiter(), status, &lines);
+        assert_eq!(effect, expected, "{service}: {status} {head}");
     }
 }
 
 /// The names that are read, and the characters that their values are made of.
-const NAMES: [&str; 19] = [
+const NAMES: [&str; 22] = [
+    "x-should-retry",
+    "anthropic-ratelimit-unified-5h-reset",
+    "anthropic-ratelimit-unified-5h-status",
     "grpc-retry-pushback-ms",
     "grpc-status",
     "grpc-status-details-bin",
@@ -838,7 +942,7 @@ fn line() -> impl Strategy<Value = (&'static str, Vec<u8>)> {
         "[-+0-9.,;=\"\\\\ hmsdrt]{0,40}".prop_map(String::into_bytes),
         "[0-9]{1,4}-[01][0-9]-[0-3][0-9][Tt ][0-9:.]{0,12}[-+Z][0-9:]{0,6}"
             .prop_map(String::into_bytes),
-        "8|14|[A-Za-z0-9+/]{0,60}".prop_map(String::into_bytes),
+        "8|14|false|rejected|[A-Za-z0-9+/]{0,60}".prop_map(String::into_bytes),
         "[0-9]{1,25}(\\.[0-9]{0,60})?(ms|s|m|h|d)?".prop_map(String::into_bytes),
         "(\"[a-z\",;\\\\]{0,6}\";r=[0-9]{1,20};t=[0-9]{1,20},? ?){0,4}"
             .prop_map(String::into_bytes),
@@ -862,9 +966,14 @@ proptest! {
             }
         }
         let status = StatusCode::from_u16(status).expect("a status");
-        let limiter = limiter().default_pause(Duration::from_secs(1), Duration::MAX);
-        let paused = limiter.observe("ada", status, &headers);
-        prop_assert!(paused.is_none_or(|paused| !paused.is_zero() && paused <= Duration::from_secs(3_600)));
+        for longest in [Duration::ZERO, Duration::from_secs(86_400)] {
+            let limiter = limiter()
+                .default_pause(Duration::from_secs(1), Duration::MAX)
+                .max_exhausted_pause(longest);
+            let paused = limiter.observe("ada", status, &headers);
+            let longest = longest.max(Duration::from_secs(3_600));
+            prop_assert!(paused.is_none_or(|paused| !paused.is_zero() && paused <= longest));
+        }
     }
 
     /// Headers of other names change nothing.

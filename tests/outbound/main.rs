@@ -4,6 +4,7 @@
 mod support;
 
 mod default_pause;
+mod exhausted;
 mod fresh_list;
 mod headers;
 mod layer;

@@ -289,7 +289,7 @@ impl Place {
 
     /// A refusal has no time if only slots are missing.
     fn refusal(&self, level: LevelDecision<'_>, now: Instant) -> Refusal {
-        let is_paused = level.source() == Source::Paused;
+        let is_paused = matches!(level.source(), Source::Paused | Source::Exhausted);
         let is_blocked = is_paused || level.source() == Source::Block;
         let longest = level
             .quotas()

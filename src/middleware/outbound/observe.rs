@@ -18,6 +18,8 @@ impl RateLimiter {
     ///   `RetryInfo` of its details. It has the `grpc-status` 8 or 14 in its head.
     /// - A **429, 420 or 529 without them** pauses the key until the reset of a limit that has no units left. If the headers
     ///   name none, until the first reset. If they tell no time at all, for the [default pause](Self::default_pause).
+    /// - A refusal that says that the **allowance is used up** may pause the key for longer: see
+    ///   [`max_exhausted_pause`](Self::max_exhausted_pause).
     /// - Any response with **no units left** pauses the key until the reset of that limit. Other numbers change
     ///   nothing.
     ///
@@ -67,18 +69,22 @@ impl RateLimiter {
         if answer.outcome == UpstreamOutcome::Served {
             self.was_served(&key);
         }
-        match answer.wait {
-            UpstreamWait::Told(wait) => {
-                self.0.telemetry.record_upstream_answer(true);
-                return Some(self.pause(key, wait));
-            }
-            UpstreamWait::Senseless => self.0.telemetry.record_upstream_answer(false),
-            UpstreamWait::Untold => {}
+        let wait = match answer.wait {
+            UpstreamWait::Told(wait) => Some(wait),
+            UpstreamWait::Senseless | UpstreamWait::Untold => None,
+        };
+        if !matches!(answer.wait, UpstreamWait::Untold) {
+            self.0.telemetry.record_upstream_answer(wait.is_some());
         }
-        if answer.outcome != UpstreamOutcome::TooMany {
+        let paused = if answer.is_exhausted {
+            self.pause_exhausted(&key, wait)
+        } else if let Some(wait) = wait {
+            self.pause(&key, wait)
+        } else if answer.outcome == UpstreamOutcome::TooMany {
+            self.pause_by_default(&key)
+        } else {
             return None;
-        }
-        let paused = self.pause_by_default(key);
-        (!paused.is_zero()).then_some(paused)
+        };
+        (wait.is_some() || !paused.is_zero()).then_some(paused)
     }
 }

@@ -14,7 +14,9 @@ use crate::middleware::rejection::retry_delay;
 /// One limit of the service, as its headers describe it.
 struct Limit {
     /// Whether it has no units left.
-    is_exhausted: bool,
+    is_used_up: bool,
+    /// Whether its status says that it refuses.
+    is_rejecting: bool,
     /// The time until it has some. `None` if that makes no sense.
     reset: Option<Duration>,
 }
@@ -46,10 +48,15 @@ const RESETS: [(&str, BareNumber); 4] = [
     ("anthropic-ratelimit*-reset", BareNumber::Nothing),
 ];
 
+/// The header of OpenAI and Anthropic that forbids retries by `false`: `true` says nothing of when.
+const SHOULD_RETRY: &str = "x-should-retry";
+
 /// The statement of a response head about sending again.
 pub(super) struct UpstreamAnswer {
     pub(super) outcome: UpstreamOutcome,
     pub(super) wait: UpstreamWait,
+    /// Whether the head says that a retry is in vain, because the allowance is used up for long.
+    pub(super) is_exhausted: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -92,10 +99,13 @@ pub(super) fn read(status: StatusCode, headers: &HeaderMap) -> UpstreamAnswer {
     }
     let mut limits = limits(headers, now);
     limits.sort_by_key(|limit| limit.reset);
+    // A served request may be beyond a limit that rejects, as units above it are paid for.
+    let is_rejected =
+        outcome != UpstreamOutcome::Served && limits.iter().any(|limit| limit.is_rejecting);
     let mut resets: Vec<_> = limits
         .iter()
         .rev()
-        .filter(|limit| limit.is_exhausted)
+        .filter(|limit| limit.is_used_up || (is_rejected && limit.is_rejecting))
         .map(|limit| limit.reset)
         .collect();
     // A request may cost more than is left. The limit that has refused it is one of them.
@@ -109,7 +119,12 @@ pub(super) fn read(status: StatusCode, headers: &HeaderMap) -> UpstreamAnswer {
         None if waits.contains(&None) => UpstreamWait::Senseless,
         None => UpstreamWait::Untold,
     };
-    UpstreamAnswer { outcome, wait }
+    let forbids_retries = header(headers, SHOULD_RETRY).text() == Some("false");
+    UpstreamAnswer {
+        outcome,
+        wait,
+        is_exhausted: is_rejected || (forbids_retries && outcome == UpstreamOutcome::TooMany),
+    }
 }
 
 /// Reads the waits of a refusal, the most precise first. `None` is one that makes no sense.
@@ -143,9 +158,10 @@ fn limits(headers: &HeaderMap, now: Duration) -> Vec<Limit> {
                 let remaining = header(headers, &sibling(pattern, which, "remaining")).text();
                 let status = header(headers, &sibling(pattern, which, "status")).text();
                 let reset = header(headers, name).text();
-                let mut limit = limit(remaining, reset, number, now);
-                limit.is_exhausted |= status == Some("rejected");
-                limits.push(limit);
+                limits.push(Limit {
+                    is_rejecting: status == Some("rejected"),
+                    ..limit(remaining, reset, number, now)
+                });
             }
         }
     }
@@ -158,7 +174,8 @@ fn limits(headers: &HeaderMap, now: Duration) -> Vec<Limit> {
 
 fn limit(remaining: Option<&str>, reset: Option<&str>, number: BareNumber, now: Duration) -> Limit {
     Limit {
-        is_exhausted: remaining.and_then(reset::is_zero).unwrap_or(false),
+        is_used_up: remaining.and_then(reset::is_zero).unwrap_or(false),
+        is_rejecting: false,
         reset: reset.and_then(|reset| reset::wait(reset, number, now)),
     }
 }

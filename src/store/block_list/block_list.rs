@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::iter;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -193,14 +194,14 @@ impl BlockList {
         });
     }
 
-    /// Returns whether a key may be in the list, under the name of its limiter or under the name `pauses` of its pauses.
+    /// Returns whether a key may be in the list, under the name of its limiter or under a name of its pauses.
     #[inline]
-    pub(crate) fn may_contain(&self, subject: Subject<'_>, pauses: &Key) -> bool {
+    pub(crate) fn may_contain(&self, subject: Subject<'_>, pauses: [&Key; 2]) -> bool {
         if self.inner.is_empty.load(Ordering::Relaxed) {
             return false;
         }
         let filter = &self.inner.filter;
-        let mut limiters = [subject.limiter, pauses].into_iter();
+        let mut limiters = iter::once(subject.limiter).chain(pauses);
         limiters.any(|limiter| filter.may_contain(list_name(limiter, subject.key)))
     }
 
