@@ -22,7 +22,7 @@ const MONTHS: [&str; 12] = [
 ];
 
 /// The units of a duration, in microseconds. `ms` comes before `m`.
-const UNITS: [(&str, u64); 5] = [
+pub(super) const UNITS: [(&str, u64); 5] = [
     ("ms", MILLI),
     ("s", SECOND),
     ("m", 60 * SECOND),

@@ -257,3 +257,141 @@ fn header<'a>(headers: &'a HeaderMap, name: &str) -> HeaderText<'a> {
         _ => HeaderText::Unreadable,
     }
 }
+
+/// The tables of the guide's page are those of the code.
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use http::HeaderName;
+
+    use super::reset::{UNITS, wait};
+    use super::*;
+
+    const PAGE: &str = include_str!("../../guide/upstreams.md");
+
+    /// 25 November 2026, 00:00:00.
+    const DATE_LINE: (&str, &str) = ("date", "Wed, 25 Nov 2026 00:00:00 GMT");
+    const NOW: Duration = Duration::from_secs(1_795_564_800);
+
+    /// The cells of the table whose first line begins like this.
+    fn rows(first_line: &str) -> Vec<Vec<&'static str>> {
+        let (_, table) = PAGE.split_once(first_line).expect("the table");
+        table
+            .lines()
+            .skip(2)
+            .take_while(|line| line.starts_with('|'))
+            .map(|line| line.trim_matches('|').split(" | ").map(str::trim).collect())
+            .collect()
+    }
+
+    /// The texts in backticks.
+    fn quoted(cell: &str) -> impl Iterator<Item = &str> {
+        cell.split('`').skip(1).step_by(2)
+    }
+
+    fn told(status: u16, lines: &[(&str, &str)]) -> Option<Duration> {
+        let mut headers = HeaderMap::new();
+        for (name, value) in [&[DATE_LINE], lines].concat() {
+            let name: HeaderName = name.to_ascii_lowercase().parse().unwrap();
+            headers.append(name, value.parse().unwrap());
+        }
+        let status = StatusCode::from_u16(status).unwrap();
+        match read(status, &headers).wait {
+            UpstreamWait::Told(wait) => Some(wait),
+            UpstreamWait::Senseless | UpstreamWait::Untold => None,
+        }
+    }
+
+    #[test]
+    fn each_header_of_the_page_is_read_as_the_page_says() {
+        let rows = rows("| header | a number is |");
+        assert!(rows.len() > 8, "{rows:?}");
+        for row in &rows {
+            let name = quoted(row[0]).next().unwrap();
+            let number = row[1].split(';').next().unwrap();
+            let expected = match number {
+                "seconds" => Some(Duration::from_secs(30)),
+                "milliseconds" => Some(Duration::from_millis(30)),
+                "only a time since 1970" => None,
+                // An example, or bytes.
+                example => {
+                    let Some(value) = quoted(example).next().filter(|value| value.contains('='))
+                    else {
+                        assert!(name.ends_with("-bin"), "{row:?}");
+                        continue;
+                    };
+                    assert_eq!(told(200, &[(name, value)]), Some(Duration::from_secs(30)));
+                    continue;
+                }
+            };
+            assert_eq!(told(429, &[(name, "30")]), expected, "{name}");
+            let epoch = told(429, &[(name, "1795564830")]);
+            let is_millis = number == "milliseconds";
+            assert_eq!(
+                epoch.is_some_and(|wait| wait.as_secs() == 30),
+                !is_millis,
+                "{name}"
+            );
+        }
+    }
+
+    #[test]
+    fn each_header_that_is_read_is_on_the_page() {
+        let names: Vec<_> = rows("| header | a number is |")
+            .iter()
+            .filter_map(|row| quoted(row[0]).next())
+            .map(str::to_ascii_lowercase)
+            .collect();
+        for (name, _) in WAITS {
+            assert!(names.iter().any(|listed| listed == name), "{name}");
+        }
+        for (pattern, _) in RESETS {
+            let is_listed = names
+                .iter()
+                .any(|listed| starred(listed, pattern).is_some());
+            assert!(is_listed, "{pattern}");
+        }
+        assert!(names.iter().any(|listed| listed == "ratelimit"));
+    }
+
+    #[test]
+    fn each_form_of_the_page_is_understood_in_each_header_and_each_unit_is_on_it() {
+        let examples: Vec<_> = rows("| form | example |")
+            .iter()
+            .flat_map(|row| quoted(row[1]))
+            .collect();
+        for number in [BareNumber::Seconds, BareNumber::Millis, BareNumber::Nothing] {
+            for example in &examples {
+                // A number of seconds since 1970 is a number of milliseconds elsewhere.
+                let is_epoch = example.len() == 10 && number == BareNumber::Millis;
+                let wait = wait(example, number, NOW);
+                assert!(
+                    wait.is_some_and(|wait| is_epoch || wait.as_secs() < 200_000),
+                    "{example}"
+                );
+            }
+        }
+        for (unit, _) in UNITS {
+            let names_unit = |example: &&str| {
+                let words = example.split(|char: char| char.is_ascii_digit() || char == '.');
+                words.into_iter().any(|word| word == unit)
+            };
+            assert!(examples.iter().any(names_unit), "{unit}");
+        }
+    }
+
+    #[test]
+    fn retry_after_counts_on_the_refusals_that_the_page_lists() {
+        let (_, listed) = PAGE.split_once("- **`Retry-After` counts**").unwrap();
+        let (listed, _) = listed.split_once(". So do").unwrap();
+        let listed: BTreeSet<u16> = listed
+            .split(|char: char| !char.is_ascii_digit())
+            .filter_map(|number| number.parse().ok())
+            .collect();
+        let counts: BTreeSet<u16> = (100..600)
+            .filter(|status| told(*status, &[("retry-after", "30")]).is_some())
+            .collect();
+        assert_eq!(listed, counts);
+    }
+}
