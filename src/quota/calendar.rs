@@ -4,11 +4,12 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::{Arc, RwLock};
 
-use jiff::civil::Date;
-use jiff::tz::TimeZone;
+use jiff::civil::{Date, Time};
+use jiff::tz::{AmbiguousOffset, TimeZone};
 use jiff::{Span, Timestamp};
 
 use super::calendar_windows::{AlignedWindow, CalendarUnit};
+use super::number::parse_number;
 use crate::error::ConfigError;
 
 /// Day 0 of all numbers of days, which are then above 0 for every time that a store may have. A Saturday.
@@ -21,8 +22,8 @@ const FIRST_MONDAY: i64 = 2;
 const LAST_TIME: u64 = 253_000_000_000_000_000;
 
 /// The rule for text that has the form of a calendar window but is none.
-const RULE: &str = "it is a unit and a time zone of the IANA database, like month@Europe/Berlin, day@UTC, or \
-                    month:17@UTC for months that begin on the 17th";
+const RULE: &str = "it is a unit and a time zone of the IANA database, like month@Europe/Berlin, day@UTC, \
+                    month:17@UTC for months that begin on the 17th, or day:04:00@UTC for days that begin at 04:00";
 
 /// The days, weeks or months of a time zone. Cloning is cheap.
 #[derive(Clone)]
@@ -33,12 +34,20 @@ pub(crate) struct Calendar {
 }
 
 struct Shared {
+    rule: WindowRule,
+    /// The windows around the last check. Computing them takes a microsecond.
+    latest: RwLock<CalendarWindows>,
+}
+
+/// When windows begin.
+#[derive(Clone)]
+struct WindowRule {
     unit: CalendarUnit,
     /// The day on which windows begin: of a month from 1 to 31, of a week from 1 (Monday) to 7 (Sunday).
     first_day: i8,
+    /// The local time at which windows begin on that day.
+    begins_at: Time,
     zone: TimeZone,
-    /// The windows around the last check. Computing them takes a microsecond.
-    latest: RwLock<CalendarWindows>,
 }
 
 /// A few windows in a row: one around the expected time, one before it, and those that follow.
@@ -61,30 +70,30 @@ impl Calendar {
             let rule = "it is a name of the IANA database, like Europe/Berlin or UTC";
             ConfigError::quota_part("time zone", zone, rule)
         })?;
-        Ok(Self::build(unit, 1, zone))
+        Ok(Self::by(WindowRule {
+            unit,
+            first_day: 1,
+            begins_at: Time::midnight(),
+            zone,
+        }))
     }
 
-    fn build(unit: CalendarUnit, first_day: i8, zone: TimeZone) -> Self {
-        let shared = Shared {
-            unit,
-            first_day,
-            zone,
-            latest: RwLock::new(CalendarWindows::NONE),
-        };
+    fn by(rule: WindowRule) -> Self {
+        let latest = RwLock::new(CalendarWindows::NONE);
         Self {
-            shared: Arc::new(shared),
+            shared: Arc::new(Shared { rule, latest }),
             ordinal: 0,
         }
     }
 
     pub(super) fn starting_on(&self, day: u8) -> Result<Self, ConfigError> {
-        let Shared { unit, zone, .. } = &*self.shared;
-        let last = match unit {
+        let rule = self.shared.rule.clone();
+        let last = match rule.unit {
             CalendarUnit::Day => 0,
             CalendarUnit::Week => 7,
             CalendarUnit::Month => 31,
         };
-        let rule = match unit {
+        let days = match rule.unit {
             CalendarUnit::Day => "a calendar day has none",
             CalendarUnit::Week => "of a week, it is from 1 (Monday) to 7 (Sunday)",
             CalendarUnit::Month => "of a month, it is from 1 to 31",
@@ -93,42 +102,69 @@ impl Calendar {
             .ok()
             .filter(|day| (1..=last).contains(day));
         match valid {
-            Some(day) => Ok(Self::build(*unit, day, zone.clone())),
-            None => Err(ConfigError::quota_part("first day", &day.to_string(), rule)),
+            Some(first_day) => Ok(Self::by(WindowRule { first_day, ..rule })),
+            None => Err(ConfigError::quota_part("first day", &day.to_string(), days)),
         }
     }
 
-    /// Parses the form that is displayed: `month@Europe/Berlin`, `month:17@Europe/Berlin`.
+    pub(super) fn starting_at(&self, hour: u8, minute: u8) -> Result<Self, ConfigError> {
+        let begins_at = i8::try_from(hour)
+            .ok()
+            .zip(i8::try_from(minute).ok())
+            .and_then(|(hour, minute)| Time::new(hour, minute, 0, 0).ok());
+        let rule = self.shared.rule.clone();
+        begins_at
+            .map(|begins_at| Self::by(WindowRule { begins_at, ..rule }))
+            .ok_or_else(|| {
+                let time = format!("{hour:02}:{minute:02}");
+                ConfigError::quota_part("start of a day", &time, "it is from 00:00 to 23:59")
+            })
+    }
+
+    /// Parses the form that is displayed: `month@Europe/Berlin`, `month:17@Europe/Berlin`, `day:04:00@Europe/Berlin`,
+    /// `week:2:04:00@Europe/Berlin`.
     pub(super) fn parse(text: &str) -> Result<Self, ConfigError> {
         let (window, zone) = text.split_once('@').ok_or_else(|| malformed(text))?;
-        let (word, day) = match window.split_once(':') {
-            None => (window, None),
-            Some((word, day)) => (word, Some(day)),
+        let parts: Vec<&str> = window.split(':').map(str::trim).collect();
+        let (word, day, time) = match *parts {
+            [word] => (word, None, None),
+            [word, day] => (word, Some(day), None),
+            [word, hour, minute] => (word, None, Some((hour, minute))),
+            [word, day, hour, minute] => (word, Some(day), Some((hour, minute))),
+            _ => return Err(malformed(text)),
         };
         let unit = CalendarUnit::ALL
             .into_iter()
-            .find(|unit| unit.word() == word.trim())
+            .find(|unit| unit.word() == word)
             .ok_or_else(|| malformed(text))?;
-        let calendar = Self::new(unit, zone.trim())?;
-        match day {
-            None => Ok(calendar),
-            Some(day) => {
-                let day = day.trim().parse().map_err(|_| malformed(text))?;
-                calendar.starting_on(day)
-            }
+        let mut calendar = Self::new(unit, zone.trim())?;
+        if let Some(day) = day {
+            let day = parse_number(day).ok_or_else(|| malformed(text))?;
+            calendar = calendar.starting_on(day)?;
         }
+        if let Some((hour, minute)) = time {
+            let hour = two_digits(hour).ok_or_else(|| malformed(text))?;
+            let minute = two_digits(minute).ok_or_else(|| malformed(text))?;
+            calendar = calendar.starting_at(hour, minute)?;
+        }
+        Ok(calendar)
     }
 
     pub(super) fn unit(&self) -> CalendarUnit {
-        self.shared.unit
+        self.shared.rule.unit
     }
 
     pub(super) fn zone(&self) -> &str {
-        self.shared.zone.iana_name().unwrap_or_default()
+        self.shared.rule.zone.iana_name().unwrap_or_default()
+    }
+
+    fn facts(&self) -> (CalendarUnit, i8, Time, &str) {
+        let rule = &self.shared.rule;
+        (rule.unit, rule.first_day, rule.begins_at, self.zone())
     }
 
     pub(super) fn counted_micros(&self) -> u64 {
-        self.shared.unit.counted_micros(self.ordinal)
+        self.shared.rule.unit.counted_micros(self.ordinal)
     }
 
     pub(super) fn ordinal(&self) -> u8 {
@@ -153,7 +189,7 @@ impl Calendar {
         {
             return *latest;
         }
-        let windows = self.shared.compute(now);
+        let windows = self.shared.rule.compute(now);
         // Another thread may be reading or writing it. Then a later check stores it.
         if let Ok(mut latest) = self.shared.latest.try_write() {
             *latest = windows;
@@ -170,6 +206,10 @@ impl Calendar {
         let windows = self.windows_around(now);
         windows.window_at(now).unwrap_or(AlignedWindow::LAST)
     }
+}
+
+fn two_digits(text: &str) -> Option<u8> {
+    parse_number(text).filter(|_| text.len() == 2)
 }
 
 fn malformed(text: &str) -> ConfigError {
@@ -208,7 +248,7 @@ impl CalendarWindows {
     }
 }
 
-impl Shared {
+impl WindowRule {
     /// The number of the day on which week 0 begins, a few days before day 0.
     fn week_0_start(&self) -> i64 {
         FIRST_MONDAY - 7 + i64::from(self.first_day) - 1
@@ -216,7 +256,7 @@ impl Shared {
 
     /// Computes the windows around a time.
     ///
-    /// If midnight occurs twice, the local date is the day before for a while, although the next day has begun. Then
+    /// If the time at which a day begins occurs twice, it is before that time for a while, although the day has begun. Then
     /// the time is in the third window.
     fn compute(&self, now: u64) -> CalendarWindows {
         let first = self.estimate(now.min(LAST_TIME)) - 1;
@@ -235,7 +275,12 @@ impl Shared {
             .ok()
             .and_then(|micros| Timestamp::from_microsecond(micros).ok())
             .unwrap_or(Timestamp::MAX);
-        let date = self.zone.to_datetime(time).date();
+        let since_midnight = self.begins_at.duration_since(Time::midnight());
+        let date = self
+            .zone
+            .to_datetime(time)
+            .saturating_sub(since_midnight)
+            .date();
         match self.unit {
             CalendarUnit::Day => day_number(date),
             CalendarUnit::Week => (day_number(date) - self.week_0_start()).div_euclid(7),
@@ -248,16 +293,26 @@ impl Shared {
 
     /// Returns the time at which a window begins, in microseconds since 1970.
     ///
-    /// If summer time skips midnight, the day begins after the gap. If midnight occurs twice, the day
+    /// If summer time skips the time at which a day begins, the day begins after the gap. If that time occurs twice, the day
     /// begins at the first one.
     fn start(&self, index: i64) -> u64 {
-        let Some(date) = self.first_date(index) else {
-            return u64::MAX;
-        };
-        match self.zone.to_timestamp(date.at(0, 0, 0, 0)) {
-            Ok(midnight) => u64::try_from(midnight.as_microsecond()).unwrap_or(0),
-            Err(_) => u64::MAX,
+        let start = self.first_date(index).and_then(|date| self.start_on(date));
+        match start {
+            Some(start) => u64::try_from(start.as_microsecond()).unwrap_or(0),
+            None => u64::MAX,
         }
+    }
+
+    fn start_on(&self, date: Date) -> Option<Timestamp> {
+        let start = self
+            .zone
+            .to_ambiguous_timestamp(date.to_datetime(self.begins_at));
+        if let AmbiguousOffset::Gap { .. } = start.offset() {
+            let before_gap = start.earlier().ok()?;
+            let end_of_gap = self.zone.following(before_gap).next()?;
+            return Some(end_of_gap.timestamp());
+        }
+        start.compatible().ok()
     }
 
     /// Returns the first date of a window, or `None` beyond the year 9999. In a month without the first day, it is
@@ -287,12 +342,7 @@ fn date_from_number(day_number: i64) -> Option<Date> {
 
 impl PartialEq for Calendar {
     fn eq(&self, other: &Self) -> bool {
-        if Arc::ptr_eq(&self.shared, &other.shared) {
-            return true;
-        }
-        self.shared.unit == other.shared.unit
-            && self.shared.first_day == other.shared.first_day
-            && self.zone() == other.zone()
+        Arc::ptr_eq(&self.shared, &other.shared) || self.facts() == other.facts()
     }
 }
 
@@ -300,7 +350,7 @@ impl Eq for Calendar {}
 
 impl Hash for Calendar {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        (self.shared.unit, self.shared.first_day, self.zone()).hash(state);
+        self.facts().hash(state);
     }
 }
 
@@ -313,11 +363,15 @@ impl fmt::Debug for Calendar {
 /// Formats the calendar as it is parsed.
 impl fmt::Display for Calendar {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.shared.unit.word())?;
-        if self.shared.first_day > 1 {
-            write!(f, ":{}", self.shared.first_day)?;
+        let (unit, first_day, begins_at, zone) = self.facts();
+        f.write_str(unit.word())?;
+        if first_day > 1 {
+            write!(f, ":{first_day}")?;
         }
-        write!(f, "@{}", self.zone())
+        if begins_at != Time::midnight() {
+            write!(f, ":{:02}:{:02}", begins_at.hour(), begins_at.minute())?;
+        }
+        write!(f, "@{zone}")
     }
 }
 
@@ -361,7 +415,7 @@ mod tests {
 
     /// The number of the window that a day since 1970 belongs to, from any first window.
     fn label(calendar: &Calendar, dates: &[[i64; 4]], day: i64) -> i64 {
-        let first_day = i64::from(calendar.shared.first_day);
+        let first_day = i64::from(calendar.shared.rule.first_day);
         match calendar.unit() {
             CalendarUnit::Day => day,
             // 1970-01-01 was a Thursday.
@@ -374,14 +428,25 @@ mod tests {
     }
 
     fn calendars(zone: &str) -> Vec<Calendar> {
-        ["day", "week", "week:7", "month", "month:17", "month:31"]
-            .iter()
-            .map(|window| Calendar::parse(&format!("{window}@{zone}")).unwrap())
-            .collect()
+        [
+            "day",
+            "day:00:30",
+            "day:02:30",
+            "week",
+            "week:7",
+            "week:2:04:00",
+            "month",
+            "month:17",
+            "month:31",
+            "month:31:23:30",
+        ]
+        .iter()
+        .map(|window| Calendar::parse(&format!("{window}@{zone}")).unwrap())
+        .collect()
     }
 
-    /// A model that asks the zone only for its offset, each half an hour: a window begins when the local date reaches
-    /// its first day for the first time.
+    /// A model that asks the zone only for its offset, each half an hour: a window begins when the local date and time reach
+    /// the start of its first day for the first time.
     #[test]
     fn windows_begin_with_the_local_date_for_eleven_years_in_twelve_zones() {
         let dates = dates();
@@ -393,8 +458,11 @@ mod tests {
             for second in YEARS.step_by(1_800) {
                 let time = i64::try_from(second).unwrap();
                 let offset = zone.to_offset(Timestamp::from_second(time).unwrap());
-                let day = (time + i64::from(offset.seconds())).div_euclid(86_400);
+                let local = time + i64::from(offset.seconds());
                 for (calendar, known) in calendars.iter().zip(&mut known) {
+                    let begins_at = calendar.shared.rule.begins_at;
+                    let since_midnight = begins_at.duration_since(Time::midnight());
+                    let day = (local - since_midnight.as_secs()).div_euclid(86_400);
                     let window = calendar.window_at(second * SECOND);
                     let index = i64::try_from(window.index).unwrap();
                     let label = label(calendar, &dates, day);
@@ -450,6 +518,27 @@ mod tests {
     }
 
     #[test]
+    fn days_may_begin_at_another_time() {
+        // 04:00 in Paris, on 18 June 2026.
+        let four = 1_781_748_000 * SECOND;
+        let at_four = "day:04:00@Europe/Paris";
+        assert_eq!(index(at_four, four - 1) + 1, index(at_four, four));
+        assert_eq!(index(at_four, four), index("day@Europe/Paris", four));
+        // On 29 March 2026, Berlin had no time from 02:00 to 03:00, or 01:00 UTC; on 25 October 2026, it had 02:30 twice, first at
+        // 00:30 UTC.
+        let at_half = "day:02:30@Europe/Berlin";
+        for start in [1_774_746_000, 1_792_888_200] {
+            let start = start * SECOND;
+            assert_eq!(index(at_half, start - 1) + 1, index(at_half, start));
+            assert_eq!(
+                index(at_half, start),
+                index(at_half, start + 7_200 * SECOND)
+            );
+        }
+        assert_eq!(hours(at_four, 1_781_748_000), 24);
+    }
+
+    #[test]
     fn a_month_without_the_billing_day_begins_on_its_last_day() {
         let calendar = Calendar::parse("month:31@UTC").unwrap();
         // 2027-01-31, 2027-02-28, 2027-03-31, 2027-04-30 and 2028-02-29.
@@ -502,7 +591,7 @@ mod tests {
     fn zones_number_their_windows_alike() {
         // Noon of 18 June 2026, UTC, when it is the same date in all of them.
         let noon = 1_781_784_000 * SECOND;
-        for unit in ["day", "week", "week:7", "month", "month:17"] {
+        for unit in ["day", "day:04:00", "week", "week:7", "month", "month:17"] {
             let in_utc = index(&format!("{unit}@UTC"), noon);
             for zone in ["Europe/Berlin", "America/New_York"] {
                 let text = format!("{unit}@{zone}");
@@ -560,6 +649,14 @@ mod tests {
             ("month:@UTC", "it is a unit and a time zone"),
             ("week:8@UTC", "from 1 (Monday) to 7 (Sunday)"),
             ("day:1@UTC", "a calendar day has none"),
+            ("day:24:00@UTC", "\"24:00\": it is from 00:00 to 23:59"),
+            ("day:04:60@UTC", "\"04:60\": it is from 00:00 to 23:59"),
+            ("day:4:00@UTC", "day:04:00@UTC"),
+            ("day:04:0@UTC", "day:04:00@UTC"),
+            ("day:04:00:00@UTC", "a calendar day has none"),
+            ("week:2:04:00:00@UTC", "day:04:00@UTC"),
+            ("week:04:00+1@UTC", "day:04:00@UTC"),
+            ("day@Europe/Berlin+04:00", "IANA database"),
         ] {
             let error = Calendar::parse(text).unwrap_err().to_string();
             assert!(error.contains(rule), "{text}: {error}");

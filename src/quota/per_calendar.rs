@@ -7,7 +7,8 @@ use crate::error::ConfigError;
 
 #[cfg_attr(docsrs, doc(cfg(feature = "calendar")))]
 impl Quota {
-    /// Creates a quota of `limit` units in each day of a time zone, from midnight to midnight.
+    /// Creates a quota of `limit` units in each day of a time zone, from midnight to midnight, or from
+    /// [another time](Self::starting_at) on.
     ///
     /// See [`per_calendar_month`](Self::per_calendar_month), which says what all calendar windows have in common.
     ///
@@ -47,7 +48,7 @@ impl Quota {
     ///
     /// # What a change keeps
     ///
-    /// A change of the limit, the zone or the first day keeps the count. Months are numbered, so a count of May in
+    /// A change of the limit, the zone, the first day or the time at which it begins keeps the count. Months are numbered, so a count of May in
     /// Berlin is one of May in New York. For the hours in which it is June in one zone and May in the other, the
     /// new zone keeps the later count, which then counts until the end of its June. If a change moves a key into a
     /// later window, the units that were charged in the earlier one are forgotten: for example if a billing day is
@@ -92,6 +93,35 @@ impl Quota {
         self.calendar = Some(calendar.starting_on(day)?);
         Ok(self)
     }
+
+    /// Sets the local time at which each calendar window begins, such as 04:00 for the days of a shift, a market or a game.
+    /// The default is midnight.
+    ///
+    /// A time that summer time skips is the end of the gap; of a time that occurs twice, it is the first. As text, it follows
+    /// the unit or the [first day](Self::starting_on): `day:04:00@Europe/Paris`, `week:2:04:00@Europe/Paris`.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if there is no such time, or if the window is not one of a calendar.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tollgate::Quota;
+    ///
+    /// let quota = Quota::per_calendar_day(500, "Europe/Paris")?.starting_at(4, 0)?;
+    /// assert_eq!(quota, "500/day:04:00@Europe/Paris".parse()?);
+    /// # Ok::<(), tollgate::ConfigError>(())
+    /// ```
+    pub fn starting_at(mut self, hour: u8, minute: u8) -> Result<Self, ConfigError> {
+        let Some(calendar) = &self.calendar else {
+            let rule = "only a calendar window has one";
+            let time = format!("{hour:02}:{minute:02}");
+            return Err(ConfigError::quota_part("start of a day", &time, rule));
+        };
+        self.calendar = Some(calendar.starting_at(hour, minute)?);
+        Ok(self)
+    }
 }
 
 #[cfg(test)]
@@ -123,6 +153,30 @@ mod tests {
             error.contains("\"Mars\": it is a name of the IANA database"),
             "{error}"
         );
+    }
+
+    #[test]
+    fn a_start_needs_a_time_of_day_and_a_calendar() {
+        for (quota, hour, minute, rule) in [
+            (
+                Quota::per_calendar_day(1, "UTC"),
+                24,
+                0,
+                "from 00:00 to 23:59",
+            ),
+            (Quota::per_calendar_day(1, "UTC"), 4, 60, "\"04:60\""),
+            (Quota::per_calendar_day(1, "UTC"), 255, 255, "\"255:255\""),
+            (Ok(Quota::per_day(1)), 4, 0, "only a calendar window"),
+        ] {
+            let error = quota.unwrap().starting_at(hour, minute).unwrap_err();
+            assert!(error.to_string().contains(rule), "{error}");
+        }
+        // The first day and the time stay, in either order.
+        let month = Quota::per_calendar_month(1, "UTC").unwrap();
+        let day_first = month.clone().starting_on(17).unwrap().starting_at(4, 5);
+        let time_first = month.starting_at(4, 5).unwrap().starting_on(17).unwrap();
+        assert_eq!(day_first.as_ref(), Ok(&time_first));
+        assert_eq!(time_first.to_string(), "1/month:17:04:05@UTC");
     }
 
     #[test]

@@ -36,7 +36,7 @@ const SEPARATORS: [char; 2] = [',', ';'];
 /// | `LIMIT` | `0` to `4294967295` | units per window or altogether, or slots; 0 refuses everything |
 /// | `LIMIT` of a rate | `0.17`, `1.5` | a fraction, in lowest terms: `0.17/second` is `17/100s`, and `1.5/minute` is `3/2m` |
 /// | `WINDOW` | `minute`, `10s`, `10 seconds` | a unit of time, or a whole number of them: `day` (`d`), `hour` (`h`, `hr`), `minute` (`m`, `min`), `second` (`s`, `sec`), `millisecond` (`ms`), `microsecond` (`us`), also in the plural |
-/// | `WINDOW` with the feature `calendar` | `day@UTC`, `week@Europe/Berlin`, `month:17@Europe/Berlin` | a day, week or month of a time zone; a month may begin on a billing day, a week on a day from 1 (Monday) to 7 |
+/// | `WINDOW` with the feature `calendar` | `day@UTC`, `week@Europe/Berlin`, `month:17@Europe/Berlin`, `day:04:00@Europe/Paris` | a day, week or month of a time zone; a month may begin on a billing day, a week on a day from 1 (Monday) to 7, and each at a time of that day |
 /// | `in-flight` | `5 in-flight`, `5 in-flight:60s` | a quota [in flight](Quota::in_flight), with a [lease](Quota::slot_lease) of its slots from `5s` to `10m` |
 /// | `total` | `200000 total:7d` | a [total](Quota::total), which never refills, with its idle time in the form of a window |
 /// | algorithm | `sliding-log` (the default), `sorted-set-log`, `sliding-counter`, `sliding-buckets:60`, `fixed-window`, `gcra` | an [`Algorithm`]; a quota in flight, a total and a calendar window have none |
@@ -922,6 +922,8 @@ mod tests {
             "100/month@Europe/Berlin",
             "0/day@UTC",
             "7/week:7@America/Argentina/Buenos_Aires",
+            "500/day:04:00@Europe/Paris",
+            "500/week:2:04:30@Etc/GMT+4 soft",
         ] {
             assert_eq!(text.parse::<Quota>().unwrap().to_string(), text);
         }
