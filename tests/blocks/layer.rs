@@ -297,6 +297,31 @@ async fn an_operator_sees_and_lifts_a_block_and_its_growth_is_forgotten() {
 }
 
 #[tokio::test]
+async fn refusals_by_the_old_plan_count_under_the_new_one_until_an_operator_unblocks_the_key() {
+    for is_unblocked in [false, true] {
+        let store = MemoryStore::with_clock(TestClock::new());
+        let limiter = RateLimiter::new(store, Quota::per_day(1)).block_after(GROWING);
+        let upgraded = Quota::per_day(2);
+        let ask = async |plan: &Quota| {
+            let level = limiter.level("acme").quotas(plan.clone());
+            RateLimiter::check_all([level]).await.expect("a decision")
+        };
+        let old = limiter.quotas().iter().next().expect("a quota").clone();
+        assert!(ask(&old).await.is_allowed());
+        for _ in 0..2 {
+            assert!(!ask(&old).await.is_allowed());
+        }
+        if is_unblocked {
+            let admin = limiter.admin().quotas(upgraded.clone());
+            admin.unblock("acme").await.expect("unblocked");
+        }
+        assert!(ask(&upgraded).await.is_allowed());
+        assert!(!ask(&upgraded).await.is_allowed());
+        assert_eq!(reason(&limiter, "acme").await.is_none(), is_unblocked);
+    }
+}
+
+#[tokio::test]
 async fn a_flood_of_invented_keys_does_not_end_the_growth_of_a_block() {
     const RULE: BlockRule = GROWING.block_for(Duration::from_secs(10)).max_block(HOUR);
     let clock = TestClock::new();

@@ -96,6 +96,50 @@ async fn days_and_weeks_of_a_year_begin_at_the_same_time_in_both_stores() {
     }
 }
 
+/// In Berlin, there is no 02:30 on one of these days, and on another one there are two. On Lord Howe, clocks step by half an hour at
+/// 02:00.
+#[tokio::test]
+async fn days_that_begin_at_another_time_begin_at_the_same_time_in_both_stores() {
+    let server = RedisServer::start();
+    for zone in ["Europe/Berlin", "Australia/Lord_Howe"] {
+        let day: Quota = format!("3/day:02:30@{zone}").parse().expect("a quota");
+        let days = walk(&mut TestTime::new(&server), day, 366).await;
+        let year: Duration = days.iter().sum();
+        assert_eq!(year, Duration::from_secs(365 * 86_400), "{zone}");
+    }
+}
+
+#[tokio::test]
+async fn a_change_of_the_billing_day_keeps_the_count_of_the_same_or_a_later_month() {
+    const DAY: Duration = Duration::from_secs(86_400);
+    let server = RedisServer::start();
+    let mut time = TestTime::new(&server);
+    let of_first = "10/month:1@UTC";
+    let of_17th = "10/month:17@UTC";
+    let quota = |text: &str| text.parse::<Quota>().expect("a quota");
+    let all = Both::new(&time, quota(of_first)).decide("nobody", 10).await;
+    // The fifth day of the next month.
+    time.advance(all.whole.reset_after + 4 * DAY);
+    for (from, to, kept) in [(of_first, of_17th, 4), (of_17th, of_first, 0)] {
+        let charged = Both::new(&time, quota(from)).decide(from, 4).await;
+        assert!(charged.allowed);
+        let looked = Both::new(&time, quota(to)).decide(from, 0).await;
+        assert_eq!(looked.used(), kept, "from {from} to {to}");
+    }
+    // In the month of the 17th, the kept units count until that of the first has ended there, too.
+    for (days, used) in [(31, 4), (13, 0)] {
+        time.advance(days * DAY);
+        let looked = Both::new(&time, quota(of_17th)).decide(of_first, 0).await;
+        assert_eq!(looked.used(), used);
+    }
+    // Two days later it is the 20th: both say that it is this month.
+    time.advance(2 * DAY);
+    let charged = Both::new(&time, quota(of_first)).decide("later", 4).await;
+    assert!(charged.allowed);
+    let looked = Both::new(&time, quota(of_17th)).decide("later", 0).await;
+    assert_eq!(looked.used(), 4);
+}
+
 #[tokio::test]
 async fn a_change_of_the_zone_or_of_the_limit_keeps_the_count() {
     let server = RedisServer::start();
