@@ -10,10 +10,11 @@ pub(super) const HEADER: &str = "tollgate 2026-11-21 value of a header";
 pub(super) const COOKIE: &str = "tollgate 2026-11-21 value of a cookie";
 pub(super) const CREDENTIALS: &str = "tollgate 2026-11-21 credentials";
 pub(super) const EXTENSION: &str = "tollgate 2026-11-21 value of an extension";
+pub(super) const ALIAS: &str = "tollgate 2026-11-29 alias of a key";
 
 /// The key of a keyed hash: a constant of this crate, or derived from a secret of the application.
 #[derive(Clone, Copy)]
-pub(super) struct HashKey {
+pub(crate) struct HashKey {
     key: [u8; 32],
     /// Whether the secret is empty, so that anyone can derive the key.
     has_empty_secret: bool,
@@ -65,7 +66,7 @@ mod tests {
 
     #[test]
     fn a_value_has_a_different_hash_in_every_context_and_for_every_secret() {
-        let contexts = [HEADER, COOKIE, CREDENTIALS, EXTENSION];
+        let contexts = [HEADER, COOKIE, CREDENTIALS, EXTENSION, ALIAS];
         let keys = contexts.into_iter().flat_map(|context| {
             ["s", "t"]
                 .map(|secret| HashKey::from_secret(context, secret.as_bytes()))
@@ -73,6 +74,6 @@ mod tests {
                 .chain([HashKey::new(context)])
         });
         let hashes: HashSet<_> = keys.map(|key| key.hash(b"hunter2")).collect();
-        assert_eq!(hashes.len(), 12);
+        assert_eq!(hashes.len(), 15);
     }
 }

@@ -45,6 +45,7 @@
 //! An ambiguous key, such as a header that is sent twice, is always rejected with 400. Otherwise a client
 //! could choose which value counts.
 
+mod alias;
 mod authorization;
 #[cfg_attr(not(feature = "axum-08"), path = "axum_08/disabled.rs")]
 mod axum_08;
@@ -74,6 +75,7 @@ mod test_request;
 mod tonic_014;
 mod tuple;
 
+pub(crate) use alias::KeyAliases;
 pub use authorization::{Authorization, authorization};
 pub(crate) use axum_08::has_route;
 #[cfg(feature = "axum-08")]

@@ -357,6 +357,46 @@ impl Admin {
         Ok(blocked)
     }
 
+    /// Finds the key that has an [alias](RateLimiter::key_alias) in log events, among the [blocked](Self::blocked) and the
+    /// [top rejected](Self::top_rejected_keys) keys. `None` if none of them has it.
+    ///
+    /// An event of another process is found if both have the [secret](RateLimiter::key_alias_secret). The top rejected keys are
+    /// those of this process.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the store fails.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+    /// use std::num::NonZeroUsize;
+    /// use tollgate::{Key, MemoryStore, Quota, RateLimiter};
+    ///
+    /// let limiter = RateLimiter::new(MemoryStore::new(), Quota::per_minute(1))
+    ///     .key_alias_secret("9f8b…")
+    ///     .track_rejected_keys(NonZeroUsize::new(100).unwrap());
+    /// for _ in 0..2 {
+    ///     let _ = limiter.check("ada").await?;
+    /// }
+    /// let alias = limiter.key_alias("ada"); // the field `key_alias` of the event
+    /// assert_eq!(limiter.admin().find_alias(&alias).await?, Some(Key::from("ada")));
+    /// # Ok::<(), tollgate::Error>(())
+    /// # }).unwrap();
+    /// ```
+    pub async fn find_alias(&self, alias: &str) -> Result<Option<Key>, Error> {
+        let blocked = self.blocked().await?;
+        let rejected = self.top_rejected_keys(usize::MAX);
+        let keys = blocked
+            .into_iter()
+            .map(|(key, _)| key)
+            .chain(rejected.into_iter().map(|rejected| rejected.key));
+        Ok(keys
+            .into_iter()
+            .find(|key| self.limiter.key_alias(key) == alias))
+    }
+
     fn block_counts(&self) -> BlockCounts {
         let limiter = &*self.limiter.0;
         let blocks = limiter.automatic_blocks.as_ref();

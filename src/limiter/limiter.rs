@@ -14,7 +14,7 @@ use super::lease::Lease;
 use super::pauses::{DEFAULT_MAX_PAUSE, DEFAULT_PAUSES, DefaultPauses, Pauses};
 use crate::decision::{LimiterFacts, LimiterId, Record};
 use crate::error::{ConfigError, Error};
-use crate::key::Key;
+use crate::key::{IntoKey, Key, KeyAliases};
 use crate::quota::{BlockRule, IntoQuotas, Quota, Quotas};
 use crate::store::{ProtectedStore, Store, Subject};
 use crate::telemetry::{LineInterval, Telemetry};
@@ -85,6 +85,7 @@ pub(crate) struct LimiterInner {
     pub(super) line: Option<usize>,
     /// Empty until the first check that takes slots.
     pub(super) permits: Arc<OnceLock<LimiterPermits>>,
+    aliases: KeyAliases,
     pub(crate) telemetry: Arc<Telemetry>,
     in_use: Weak<()>,
     /// Whether this limiter or a clone has checked.
@@ -109,9 +110,11 @@ impl RateLimiter {
             name: scope.fingerprint(),
             store: store.id(),
         };
-        let telemetry = Telemetry::new(&name, store.name(), None);
+        let aliases = KeyAliases::default();
+        let telemetry = Telemetry::new(&name, store.name(), None, aliases.clone());
         let quotas = quotas.into_quotas();
         let inner = LimiterInner {
+            aliases,
             telemetry: Arc::new(telemetry),
             store,
             facts: LimiterFacts { name, id, quotas },
@@ -215,6 +218,42 @@ impl RateLimiter {
     #[must_use]
     pub fn track_rejected_keys(self, keys: NonZeroUsize) -> Self {
         self.with(|inner| inner.set_tracked(Some(keys)))
+    }
+
+    /// Sets the secret by which all processes give a key the same alias in their logs.
+    ///
+    /// Log events have no key, but the field `key_alias`: 16 digits that do not reveal it. By default, they are random for each
+    /// process, because addresses and mails could be guessed from a public number. With a secret of the service, such as an
+    /// environment variable of 32 random bytes, a line of any process leads to the client: [`key_alias`](Self::key_alias)
+    /// computes the alias of a key, and [`Admin::find_alias`](crate::Admin::find_alias) finds the key.
+    ///
+    /// Who has the secret and the logs can test guesses of keys. An empty secret, as of a variable that is not set, leaves the
+    /// aliases random. Call it before you clone the limiter: earlier clones keep their aliases.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tollgate::{MemoryStore, Quota, RateLimiter};
+    ///
+    /// let secret = std::env::var("ALIAS_SECRET").unwrap_or_default();
+    /// let limiter = RateLimiter::new(MemoryStore::new(), Quota::per_minute(60)).key_alias_secret(secret);
+    /// println!("grep {}", limiter.key_alias("ada"));
+    /// ```
+    #[must_use]
+    pub fn key_alias_secret(self, secret: impl AsRef<[u8]>) -> Self {
+        self.with(|inner| {
+            inner.aliases = KeyAliases::by_secret(secret.as_ref());
+            let tracked = inner.telemetry.tracked_keys();
+            inner.set_tracked(tracked);
+        })
+    }
+
+    /// Returns the alias of a key in log events, 16 hexadecimal digits.
+    ///
+    /// It is that of this process, unless the limiter has a [secret](Self::key_alias_secret).
+    #[must_use]
+    pub fn key_alias(&self, key: impl IntoKey) -> String {
+        self.0.aliases.alias(&key.into_key())
     }
 
     /// Blocks keys that are refused too often, for longer each time. By default, only operators block keys.
@@ -481,7 +520,8 @@ impl RateLimiter {
 impl LimiterInner {
     /// Also creates the automatic blocks again, which record to the telemetry.
     fn set_tracked(&mut self, keys: Option<NonZeroUsize>) {
-        let telemetry = Telemetry::new(&self.facts.name, self.store.name(), keys);
+        let Self { facts, store, .. } = self;
+        let telemetry = Telemetry::new(&facts.name, store.name(), keys, self.aliases.clone());
         self.telemetry = Arc::new(telemetry);
         if let Some(blocks) = &self.automatic_blocks {
             self.set_block_rule(blocks.counts.rule);

@@ -11,6 +11,7 @@ use super::metrics::CheckCounts;
 use super::outcome_label::OutcomeLabel;
 use super::top_rejected_keys::{RejectedKey, TopRejectedKeys};
 use crate::decision::{LevelDecision, QuotaDecision, Source};
+use crate::key::KeyAliases;
 
 /// The metrics, events and top rejected keys of one limiter. Clones of the limiter share them.
 #[derive(Debug)]
@@ -23,10 +24,15 @@ pub(crate) struct Telemetry {
 }
 
 impl Telemetry {
-    pub(crate) fn new(limiter: &Arc<str>, store: &Arc<str>, tracked: Option<NonZeroUsize>) -> Self {
+    pub(crate) fn new(
+        limiter: &Arc<str>,
+        store: &Arc<str>,
+        tracked: Option<NonZeroUsize>,
+        aliases: KeyAliases,
+    ) -> Self {
         Self {
             counts: CheckCounts::new(limiter, store),
-            events: Events::new(limiter, store),
+            events: Events::new(limiter, store, aliases),
             top_rejected_keys: tracked.map(TopRejectedKeys::new),
             charged_to_limit: OnceFlag::default(),
         }

@@ -2,7 +2,7 @@
 //!
 //! Fields have the names of OpenTelemetry where it defines one (`error.type`), and times are in seconds. An
 //! event never contains a key. It contains an alias, which is the same for all events of a key while this
-//! process runs, and does not reveal the key.
+//! process runs, or in all processes with one secret, and does not reveal the key.
 
 use std::error::Error as StdError;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use super::marked_keys::{Mark, MarkedKeys};
 use super::outcome_label::OutcomeLabel;
 use crate::clock::Clock;
 use crate::decision::{LevelDecision, QuotaDecision, Source};
-use crate::key::Key;
+use crate::key::{Key, KeyAliases};
 
 /// The most refusals per second and limiter that are logged at level info, the most automatic blocks, and the most keys
 /// that are paused; the others are logged at debug. This shows which keys are refused and why, and a client cannot fill a disk.
@@ -39,6 +39,7 @@ pub(crate) struct Events {
     limiter: Arc<str>,
     /// The name of the store.
     store: Arc<str>,
+    aliases: KeyAliases,
     clock: Clock,
     marked_keys: MarkedKeys,
     refusals: Turns,
@@ -57,10 +58,11 @@ struct Turns {
 }
 
 impl Events {
-    pub(super) fn new(limiter: &Arc<str>, store: &Arc<str>) -> Self {
+    pub(super) fn new(limiter: &Arc<str>, store: &Arc<str>, aliases: KeyAliases) -> Self {
         Self {
             limiter: Arc::clone(limiter),
             store: Arc::clone(store),
+            aliases,
             clock: Clock::monotonic(),
             marked_keys: MarkedKeys::default(),
             refusals: Turns::default(),
@@ -80,7 +82,7 @@ impl Events {
             cost = level.cost(),
             limit = level.limit(),
             remaining = level.remaining(),
-            key_alias = key_alias(level.key()),
+            key_alias = self.key_alias(level.key()),
             "check admitted"
         );
     }
@@ -102,7 +104,7 @@ impl Events {
                 cost = level.map_or(0, |level| level.cost()),
                 limit = quota.map_or(u32::MAX, |quota| quota.limit()),
                 retry_after = quota.and_then(|quota| quota.retry_after()).map(|wait| wait.as_secs_f64()),
-                key_alias = level.map(|level| key_alias(level.key()))
+                key_alias = level.map(|level| self.key_alias(level.key()))
             },
             "check refused"
         );
@@ -115,7 +117,7 @@ impl Events {
             "tollgate::block",
             {
                 limiter = &*self.limiter,
-                key_alias = key_alias(key),
+                key_alias = self.key_alias(key),
                 duration = duration.as_secs_f64(),
                 blocks
             },
@@ -143,7 +145,7 @@ impl Events {
                 quota = %quota.quota(),
                 used = quota.used(),
                 cost = quota.cost(),
-                key_alias = key_alias(key),
+                key_alias = self.key_alias(key),
                 left_out,
                 "quota {}", mark.text()
             );
@@ -158,7 +160,7 @@ impl Events {
             {
                 limiter = &*self.limiter,
                 source = source.text(&self.store),
-                key_alias = key_alias(key),
+                key_alias = self.key_alias(key),
                 duration = duration.as_secs_f64()
             },
             "key paused: the upstream says when to send again"
@@ -200,6 +202,10 @@ impl Events {
             error,
             "check failed"
         );
+    }
+
+    fn key_alias(&self, key: &Key) -> DisplayValue<String> {
+        display(self.aliases.alias(key))
     }
 
     fn refusal_turn(&self, outcome: OutcomeLabel) -> Option<u64> {
@@ -245,11 +251,6 @@ fn count_at_info(logged: u64, second: u64) -> Option<u64> {
     } else {
         None
     }
-}
-
-fn key_alias(key: &Key) -> DisplayValue<String> {
-    let alias = key.fingerprint().alias();
-    display(format!("{alias:016x}"))
 }
 
 #[cfg(test)]

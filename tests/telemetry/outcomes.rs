@@ -11,7 +11,7 @@ use metrics_util::debugging::{DebugValue, DebuggingRecorder};
 use tollgate::store::protocol::CircuitBreaker;
 use tollgate::store::{TestClock, TestStore};
 use tollgate::{
-    ErrorKind, FailurePolicy, Level, MemoryStore, MissingKey, Plan, Quota, RateLimitLayer,
+    ErrorKind, FailurePolicy, Key, Level, MemoryStore, MissingKey, Plan, Quota, RateLimitLayer,
     RateLimiter, RedisStore, Share, Source, Store, key,
 };
 use tower::{Layer, ServiceExt, service_fn};
@@ -875,6 +875,53 @@ async fn a_refusal_is_an_event_at_info_that_tells_no_key() {
     // One key has one alias.
     let alias = |line: &str| line.split("key_alias=").nth(1).unwrap()[..16].to_owned();
     assert_eq!(alias(refusals[0]), alias(refusals[1]));
+}
+
+#[tokio::test]
+async fn the_alias_of_a_line_leads_to_the_key_in_each_process_with_the_secret() {
+    log::keep();
+    let logging = RateLimiter::new(MemoryStore::new(), Quota::per_hour(1)).key_alias_secret("a");
+    for _ in 0..2 {
+        let _ = logging.check(WHO).await.unwrap();
+    }
+    let line = log::all_kept()
+        .into_iter()
+        .find(|line| line.contains("outcome=\"refused\""))
+        .unwrap();
+    let alias = &line.split("key_alias=").nth(1).unwrap()[..16];
+    // Another limiter with the secret, as another process has it, under another name.
+    let tracked = NonZeroUsize::new(10).unwrap();
+    let operator = RateLimiter::new(MemoryStore::new(), Quota::per_hour(1))
+        .key_alias_secret("a")
+        .name("operator")
+        .track_rejected_keys(tracked);
+    assert_eq!(operator.key_alias(WHO), alias);
+    let found = async |limiter: &RateLimiter| limiter.admin().find_alias(alias).await.unwrap();
+    assert_eq!(found(&operator).await, None);
+    for _ in 0..2 {
+        let _ = operator.check(WHO).await.unwrap();
+    }
+    assert_eq!(found(&operator).await, Some(Key::from(WHO)), "rejected");
+    let blocking = operator.clone().name("blocking");
+    assert_eq!(found(&blocking).await, None);
+    for key in ["other", WHO] {
+        let blocked = blocking.admin().block(key, Duration::from_secs(60)).await;
+        blocked.unwrap();
+    }
+    assert_eq!(found(&blocking).await, Some(Key::from(WHO)), "blocked");
+    let paused = operator.clone().name("paused");
+    paused.pause(WHO, Duration::from_secs(60));
+    assert_eq!(found(&paused).await, Some(Key::from(WHO)), "paused");
+    // Without the secret, or with another one, it says nothing.
+    let own = RateLimiter::new(MemoryStore::new(), Quota::per_hour(1));
+    for limiter in [own.clone(), own.key_alias_secret("b")] {
+        limiter
+            .admin()
+            .block(WHO, Duration::from_secs(60))
+            .await
+            .unwrap();
+        assert_eq!(found(&limiter).await, None);
+    }
 }
 
 #[tokio::test]
