@@ -23,10 +23,10 @@ use super::checked::{CheckError, Checked, DecidedCheck, FailedCheck};
 use super::decision::{Decision, Records};
 use super::in_flight::{REPEATED, SlotsOfCheck};
 use super::line::{Place, TooLate, Want, WhyTooLate};
-use crate::decision::{Answer, Answers};
+use crate::decision::{Answer, Answers, Source};
 use crate::error::{Error, ErrorKind, polled_after_completion};
 use crate::store::{FutureState, SendMarks, StoreFuture, WaitingAnswer};
-use crate::telemetry::PermitMeter;
+use crate::telemetry::{CheckSpan, OutcomeLabel, PermitMeter};
 
 /// A check that is not decided yet. To [start](Self::start) it takes it: a repeat is a new check, by what the attempt has
 /// brought.
@@ -62,6 +62,7 @@ pub(crate) struct AskedStore {
     answers: WaitingAnswer<Answers>,
     /// Empty if no refusal is remembered.
     sent: SendMarks,
+    span: CheckSpan,
 }
 
 impl PendingCheck {
@@ -168,7 +169,12 @@ impl PendingCheck {
         let mut sent = SendMarks::new();
         match self.ask_store(&mut sent).0 {
             FutureState::Waits(answers) => {
-                return Ok(Some(AwaitedEvent::Answers(AskedStore { answers, sent })));
+                let span = self.span();
+                return Ok(Some(AwaitedEvent::Answers(AskedStore {
+                    answers,
+                    sent,
+                    span,
+                })));
             }
             FutureState::Ready(Some(Ok(ref mut answers))) => self.take_in_all(&sent, answers)?,
             FutureState::Ready(Some(Err(error))) if self.is_divided(&error) => {
@@ -186,9 +192,21 @@ impl PendingCheck {
             AwaitedEvent::Refresh(next, refresh) => {
                 StartedCheck::Waits(Box::pin(self.take_after_refresh(next, refresh)))
             }
-            AwaitedEvent::Slots => StartedCheck::Waits(Box::pin(self.take_slots())),
-            AwaitedEvent::Groups => StartedCheck::Waits(self.ask_in_turn()),
+            AwaitedEvent::Slots => {
+                let span = self.span();
+                StartedCheck::Waits(Box::pin(in_span(span, self.take_slots())))
+            }
+            AwaitedEvent::Groups => {
+                let span = self.span();
+                StartedCheck::Waits(Box::pin(in_span(span, self.ask_in_turn())))
+            }
         }
+    }
+
+    #[inline]
+    fn span(&self) -> CheckSpan {
+        let limiter = self.levels.first().map(AskedLevel::limiter);
+        CheckSpan::new(limiter.map_or("", |limiter| &limiter.0.facts.name))
     }
 
     async fn take_after_refresh(mut self, next: NextStep, refresh: StoreFuture<()>) -> Checked {
@@ -537,13 +555,40 @@ impl Future for StartedCheck {
         let ended = match answers {
             Ok(mut answers) => check.take_in_all(&asked.sent, &mut answers),
             Err(error) if check.is_divided(&error) => {
-                *started = Self::Waits(check.ask_in_turn());
+                *started = Self::Waits(Box::pin(in_span(asked.span, check.ask_in_turn())));
                 return self.poll(cx);
             }
             Err(error) => check.fall_back_after(&error),
         };
-        Poll::Ready(check.ended(ended))
+        let checked = check.ended(ended);
+        record(&asked.span, &checked);
+        Poll::Ready(checked)
     }
+}
+
+async fn in_span(span: CheckSpan, check: impl Future<Output = Checked> + Send) -> Checked {
+    let checked = check.await;
+    record(&span, &checked);
+    checked
+}
+
+#[inline]
+fn record(span: &CheckSpan, checked: &Checked) {
+    if span.is_disabled() {
+        return;
+    }
+    let Ok(DecidedCheck { decision, .. }) = checked else {
+        span.record(OutcomeLabel::Failed, Source::None, "");
+        return;
+    };
+    let outcome = if decision.is_allowed() {
+        OutcomeLabel::Admitted
+    } else {
+        OutcomeLabel::Refused
+    };
+    let limiter = decision.limiters().next().map(|(limiter, _)| limiter);
+    let store = limiter.map_or("", |limiter| limiter.0.store.name());
+    span.record(outcome, decision.source(), store);
 }
 
 /// Fails if the limiters of these levels have several stores.

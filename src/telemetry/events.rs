@@ -14,6 +14,7 @@ use tracing::{Level, debug, enabled, info};
 
 use super::marked_keys::{Mark, MarkedKeys};
 use super::outcome_label::OutcomeLabel;
+use super::spans::record_in_current_span;
 use crate::clock::Clock;
 use crate::decision::{LevelDecision, QuotaDecision, Source};
 use crate::key::{Key, KeyAliases};
@@ -74,6 +75,7 @@ impl Events {
 
     #[inline]
     pub(super) fn log_admitted(&self, level: LevelDecision<'_>) {
+        self.record_in_span(OutcomeLabel::Admitted, Some(level));
         debug!(
             target: "tollgate::check",
             limiter = &*self.limiter,
@@ -93,6 +95,7 @@ impl Events {
         level: Option<LevelDecision<'_>>,
         quota: Option<QuotaDecision<'_>>,
     ) {
+        self.record_in_span(outcome, level);
         let source = level.map_or(Source::None, |level| level.source());
         info_or_debug!(
             self.refusal_turn(outcome),
@@ -168,6 +171,7 @@ impl Events {
     }
 
     pub(super) fn log_exempt(&self) {
+        self.record_in_span(OutcomeLabel::Exempt, None);
         debug!(
             target: "tollgate::check",
             limiter = &*self.limiter,
@@ -182,6 +186,7 @@ impl Events {
         error: &(dyn StdError + 'static),
         kind: &str,
     ) {
+        self.record_in_span(outcome, None);
         if let Some(left_out) = self.refusal_turn(outcome) {
             info!(
                 target: "tollgate::check",
@@ -202,6 +207,14 @@ impl Events {
             error,
             "check failed"
         );
+    }
+
+    #[inline]
+    fn record_in_span(&self, outcome: OutcomeLabel, level: Option<LevelDecision<'_>>) {
+        let source = level.map_or(Source::None, |level| level.source());
+        record_in_current_span(&self.limiter, outcome, source.text(&self.store), || {
+            level.map(|level| self.aliases.alias(level.key()))
+        });
     }
 
     fn key_alias(&self, key: &Key) -> DisplayValue<String> {

@@ -11,6 +11,7 @@ mod marked_keys;
 mod metrics;
 mod outage_log;
 mod outcome_label;
+mod spans;
 mod top_rejected_keys;
 
 pub(crate) use checks::Telemetry;
@@ -20,4 +21,5 @@ pub(crate) use log_capture::capture_log;
 pub(crate) use metrics::{HAS_METRICS, LeaseMeter, PermitMeter, PermitWait, StoreMeter};
 pub(crate) use outage_log::OutageLog;
 pub(crate) use outcome_label::{OutcomeLabel, WaitOutcome};
+pub(crate) use spans::CheckSpan;
 pub use top_rejected_keys::RejectedKey;

@@ -5,3 +5,4 @@ mod support;
 
 mod outcomes;
 mod permits;
+mod spans;
