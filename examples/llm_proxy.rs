@@ -2,9 +2,9 @@
 //!
 //! - Each tenant has tokens per minute and per day, and four streams at the same time. Its plan changes while the proxy runs.
 //! - Batch jobs use at most half of the tokens. A fifth is kept for interactive requests.
-//! - A request reserves an estimate, or less if the plan is smaller. All that the answer uses is charged when its stream ends,
-//!   also if the client disconnects.
-//! - What the tokens cost counts against a budget of five dollars a day, in units of 1/100 cent.
+//! - A request reserves what its JSON body may use, or less if the plan is smaller. All that the answer uses is charged when
+//!   its stream ends, also if the client disconnects.
+//! - What the tokens cost counts against five prepaid dollars, in units of 1/100 cent. When they are spent, the answer is 402.
 //! - `GET /rate_limit` shows a tenant what is left.
 //!
 //! With a Redis, several processes share the limits: `TOLLGATE_STORE=redis://127.0.0.1:6379 cargo run --example llm_proxy`
@@ -21,17 +21,19 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
-use axum::extract::{FromRequestParts, MatchedPath, Path, State};
+use axum::extract::{FromRequestParts, MatchedPath, Path, Request, State};
+use axum::middleware::{Next, from_fn};
+use axum::response::Response;
 use axum::routing::{get, post, put};
 use axum::{Json, Router};
 use futures_util::stream::unfold;
 use http::StatusCode;
 use http::request::Parts;
+use serde::Deserialize;
 use tokio::signal::ctrl_c;
 use tokio::time::sleep;
 use tollgate::{
-    Algorithm, KeyStatus, Level, Quota, Quotas, RateLimitLayer, RateLimiter, Rejection,
-    Reservation, key,
+    KeyStatus, Level, Quota, Quotas, RateLimitLayer, RateLimiter, Rejection, Reservation, key,
 };
 
 /// The header that names the tenant. In a service, it comes from authentication, not from the client.
@@ -42,17 +44,14 @@ const PLAN: &str = "10000/minute sliding-buckets:60 interactive>=20% batch<=50%,
     100000/day sliding-buckets:24 interactive>=20% batch<=50%, \
     4 in-flight";
 
-/// The tokens to reserve: more than most answers use.
-const ESTIMATE: u32 = 1_000;
-
-/// The tokens of an answer, unless the prompt asks for another number.
+/// The tokens of an answer, unless the prompt is another number.
 const ANSWER: u32 = 640;
 
 /// The price of a million tokens, in units of 1/100 cent: 10 dollars.
 const PRICE: u64 = 100_000;
 
-/// Five dollars a day, in units of 1/100 cent.
-const BUDGET: Quota = Quota::per_day(50_000).with_algorithm(Algorithm::SlidingBuckets(24));
+/// Five dollars, in units of 1/100 cent. They are forgotten a year after the last request.
+const BUDGET: Quota = Quota::total(50_000, Duration::from_secs(365 * 86_400));
 
 /// Returns what tokens cost, in units of 1/100 cent, rounded up.
 fn price(tokens: u32) -> u32 {
@@ -77,13 +76,13 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let budget = RateLimiter::new(store.clone(), BUDGET).name("budget");
     // The headers report tokens, so the level of the money is hidden from them.
     let budget_level = Level::new(budget.clone(), tenant.clone())
-        .cost(|_| price(ESTIMATE))
+        .cost(|parts| price(estimated(parts)))
         .hidden();
     let own_plans = plans.clone();
     let limit = RateLimitLayer::new(store, plans.of(""))
         .name("tokens")
         .key(tenant)
-        .cost(|_| ESTIMATE)
+        .cost(estimated)
         .clamp_cost()
         .share(share)
         .quotas_for(move |_, parts| {
@@ -91,7 +90,12 @@ async fn main() -> Result<(), Box<dyn Error>> {
             async move { plan }
         })
         .and_level(budget_level)
-        .reserve();
+        .reserve()
+        // No wait helps a tenant that has spent its money.
+        .responder(|rejection| {
+            let is_spent = rejection.limiter() == "budget";
+            is_spent.then_some((StatusCode::PAYMENT_REQUIRED, "the budget is used up\n"))
+        });
     let proxy = Proxy {
         tokens: limit.limiter().clone(),
         budget,
@@ -102,7 +106,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .route("/complete", post(complete))
         .route("/batch", post(complete))
         .layer(limit)
-        // The layer limits only the routes above.
+        .layer(from_fn(estimate))
+        // The layers are only around the routes above.
         .route("/rate_limit", get(rate_limit))
         // In a service, only operators may change plans.
         .route("/plans/{tenant}", put(change_plan))
@@ -111,7 +116,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let listener = support::listen().await?;
     let address = listener.local_addr()?;
     println!("Listening on {address}. Try, and press Ctrl-C before an answer ends:");
-    println!("  curl -N -H 'x-tenant-id: acme' -d 'Tell me a story.' http://{address}/complete");
+    let body = r#"{"prompt": "Tell me a story.", "max_tokens": 1000}"#;
+    println!("  curl -N -H 'x-tenant-id: acme' --json '{body}' http://{address}/complete");
     println!("  curl -H 'x-tenant-id: acme' http://{address}/rate_limit");
     println!(
         "  curl -X PUT -d '500/minute sliding-buckets:60, 4 in-flight' http://{address}/plans/acme"
@@ -124,6 +130,31 @@ async fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
+#[derive(Deserialize)]
+struct Prompt {
+    prompt: String,
+    /// A real model gets this bound, too. This one shows what happens if it is not obeyed.
+    max_tokens: u32,
+}
+
+/// The most tokens that a request may use, as far as its body tells.
+#[derive(Clone, Copy)]
+struct Estimate(u32);
+
+/// Reads the body in front of the limit: a token for four bytes, and the bound of the answer.
+async fn estimate(mut parts: Parts, body: Bytes, next: Next) -> Result<Response, StatusCode> {
+    let prompt: Prompt = serde_json::from_slice(&body).map_err(|_| StatusCode::BAD_REQUEST)?;
+    let read = u32::try_from(body.len() / 4).unwrap_or(u32::MAX);
+    let tokens = read.saturating_add(prompt.max_tokens);
+    parts.extensions.insert(Estimate(tokens));
+    Ok(next.run(Request::from_parts(parts, body.into())).await)
+}
+
+fn estimated(parts: &Parts) -> u32 {
+    let estimate = parts.extensions.get::<Estimate>();
+    estimate.map_or(1, |Estimate(tokens)| *tokens)
+}
+
 /// Returns the share of a request by its route, because a client can spell the path in many ways.
 fn share(parts: &Parts) -> Option<&'static str> {
     let route = parts.extensions.get::<MatchedPath>()?;
@@ -134,8 +165,12 @@ fn share(parts: &Parts) -> Option<&'static str> {
 }
 
 /// Streams the answer. The stream owns the guard that settles, so that it settles whatever ends the stream.
-async fn complete(State(proxy): State<Proxy>, reservation: Reservation, prompt: String) -> Body {
-    let tokens = prompt.trim().parse().unwrap_or(ANSWER);
+async fn complete(
+    State(proxy): State<Proxy>,
+    reservation: Reservation,
+    Json(prompt): Json<Prompt>,
+) -> Body {
+    let tokens = prompt.prompt.parse().unwrap_or(ANSWER);
     let usage = Usage {
         reservation,
         budget: proxy.budget,

@@ -908,12 +908,20 @@ struct Tenant<'a> {
 }
 
 impl Tenant<'_> {
-    /// Asks for an answer of so many tokens.
-    async fn ask(&self, route: &str, tokens: u32) -> reqwest::Response {
+    /// Asks for an answer of so many tokens. The body has 32 to 35 bytes, if the number has two digits or more, so that the
+    /// proxy estimates 8 tokens more than `max_tokens`.
+    async fn ask_with(&self, route: &str, tokens: u32, max_tokens: u32) -> reqwest::Response {
         let request = Client::new().post(format!("http://{}{route}", self.address));
         let request = request.header("x-tenant-id", self.name);
-        let request = request.body(tokens.to_string());
+        let request = request.header("content-type", "application/json");
+        let body = json!({ "max_tokens": max_tokens, "prompt": tokens.to_string() });
+        let request = request.body(body.to_string());
         request.send().await.expect("an answer")
+    }
+
+    /// Asks for an answer of so many tokens, and reserves 1 000.
+    async fn ask(&self, route: &str, tokens: u32) -> reqwest::Response {
+        self.ask_with(route, tokens, 992).await
     }
 
     /// Returns what `GET /rate_limit` shows: the units used per minute, per day, in flight and of the budget.
@@ -1090,6 +1098,34 @@ async fn an_answer_at_a_proxy_that_uses_more_than_the_plan_has_is_charged_in_ful
     let wait = refused.headers()["retry-after"].to_str().expect("text");
     let wait: u64 = wait.parse().expect("seconds");
     assert!((86_400..=90_000).contains(&wait), "{wait}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_proxy_answers_402_while_the_money_of_a_tenant_is_reserved_or_spent() {
+    let (_example, address) = llm_proxy("memory:");
+    let acme = Tenant {
+        name: "acme",
+        address: &address,
+    };
+    let plan = "1000000/minute sliding-buckets:60, 1000000/day sliding-buckets:24, 4 in-flight";
+    assert_eq!(acme.changes_to(plan).await, 204);
+
+    // Half a million tokens cost five dollars.
+    let running = acme.ask_with("/complete", 60_000, 499_990).await;
+    assert_eq!(running.status(), 200);
+    let refused = acme.ask("/complete", 640).await;
+    assert_eq!(refused.status(), 402);
+    assert!(!refused.headers().contains_key("retry-after"));
+
+    // What the answer did not use is there again.
+    drop(running);
+    acme.until_slots(0).await;
+    acme.until(|[_, _, _, budget]| budget < 50_000).await;
+    assert_eq!(acme.ask("/complete", 20).await.status(), 200);
+
+    let malformed = Client::new().post(format!("http://{address}/complete"));
+    let malformed = malformed.header("x-tenant-id", "acme").body("640");
+    assert_eq!(malformed.send().await.expect("an answer").status(), 400);
 }
 
 /// Opens a socket of a user. The server ends it when the connection is dropped.
