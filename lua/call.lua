@@ -5,7 +5,7 @@ KEYS    the values that are read whole, each once; then long logs and sorted set
 ARGV    call: values, groups, number
 ARGV    list: quotas, kind, is_long, bucket, ttl, is_soft
 ARGV    quota: algorithm, limit, window, header
-ARGV    group: is_usual, length, entries, count, more, levels, is_shared
+ARGV    group: is_usual, length, entries, count, more, eighths, levels, is_shared
 ARGV    level: list, cost
 ARGV    key: value
 reply   none; defines `args`, `values`, `reply` and `leftover`
@@ -28,6 +28,7 @@ then the keys of its entries. Times are in microseconds, `ttl` in milliseconds; 
   arguments the group has. `list` is the place of a list, `value` the number of a key. In a group of one level, the keys
   of the other entries follow the one that is given.
 - `more` is how many units beyond its cost a check wants, for a lease. If it is not 0, `count` is 1 and every cost is above 0.
+  They are at most so many `eighths` of what is left after the cost.
 - A group that `is_usual` is for a loop: one check of one level and one quota, a cost, and values that no earlier group has; a
   log that is not long; a sliding_counter or gcra whose limit times window is below 2^53; no calendar. A group `is_shared` if
   entries of several levels may have values in common.

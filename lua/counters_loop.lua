@@ -20,7 +20,7 @@ do
       leftover = leftover or {}
       leftover[#leftover + 1], leftover[#leftover + 2] = at, 0
     else
-      local list, cost, first = args[at + 7], args[at + 8], args[at + 9]
+      local list, cost, first = args[at + 8], args[at + 9], args[at + 10]
       local algorithm, limit, window, usual = args[list + 6], args[list + 7], args[list + 8], args[list + 9]
       local current, format, length, remaining, most = (now - now % window) / window, '>I4xxc7ddI4', 33, 0, 0
       -- The second until which the value has to live.

@@ -37,7 +37,7 @@ local function settle(number)
 end
 
 -- Decides an entry.
-local function decide(levels, count, more, is_shared)
+local function decide(levels, count, more, eighths, is_shared)
   local is_charge, depth, least = count == 0, #levels, 4294967296
   local admitted = is_charge and 1 or count
   for index = 1, depth do
@@ -63,10 +63,10 @@ local function decide(levels, count, more, is_shared)
       least = left - cost < least and left - cost or least
     end
   end
-  -- A process that wants more gets at most an eighth of what is left, so that others get units too. Several counts of one
+  -- A process that wants more leaves a part of what is left to others, unless it had the whole limit. Several counts of one
   -- check have the same cost.
   local charged = admitted * levels[1].cost
-  local beyond = more > 0 and charged > 0 and floor(min(8 * more, least) / 8) or 0
+  local beyond = more > 0 and charged > 0 and floor(min(8 * more, eighths * least) / 8) or 0
   size = size + 1
   reply[size] = more > 0 and charged + beyond or min(admitted, count)
   for index = 1, depth do
@@ -106,16 +106,16 @@ end
 
 -- Decides the entry of a group that has the key of this number, or with 0 all its entries.
 local function decide_group(lists, at, only)
-  local levels, depth, keys = {}, args[at + 5], at + 7 + 2 * args[at + 5]
+  local levels, depth, keys = {}, args[at + 6], at + 8 + 2 * args[at + 6]
   for index = 1, depth do
-    local from = at + 5 + 2 * index
+    local from = at + 6 + 2 * index
     levels[index] = { list = lists[args[from]], cost = args[from + 1], number = only }
   end
   for entry = 0, only > 0 and 0 or args[at + 2] - 1 do
     for index = 1, only > 0 and 0 or depth do
       levels[index].number = depth > 1 and args[keys + entry * depth + index - 1] or args[keys] + entry
     end
-    decide(levels, args[at + 3], args[at + 4], args[at + 6] > 0)
+    decide(levels, args[at + 3], args[at + 4], args[at + 5], args[at + 7] > 0)
   end
   if next(shared) then
     local numbers = {}

@@ -20,7 +20,7 @@ do
       leftover = leftover or {}
       leftover[#leftover + 1], leftover[#leftover + 2] = at, 0
     else
-      local list, cost, first = args[at + 7], args[at + 8], args[at + 9]
+      local list, cost, first = args[at + 8], args[at + 9], args[at + 10]
       local bucket, limit, window, usual = args[list + 3], args[list + 7], args[list + 8], args[list + 9]
       local clock = bucket > 0 and now - now % bucket + bucket - 1 or now
       local edge, most, passed, below = now - window, limit - cost, window - now, (clock + window) / 1000000

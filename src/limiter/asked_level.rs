@@ -25,6 +25,8 @@ pub(crate) struct AskedLevel {
     pub(super) state: LevelState,
     /// The units that this process held for the level. They return on drop, unless they are kept.
     held: Option<Box<HeldUnits>>,
+    /// When the lease lacked units for the level, by its clock. 0 if it did not, and without one.
+    asked_at: u64,
 }
 
 #[derive(Default)]
@@ -96,6 +98,7 @@ impl AskedLevel {
             owned,
             state: LevelState::ToAsk,
             held: None,
+            asked_at: 0,
         }
     }
 
@@ -320,6 +323,16 @@ impl AskedLevel {
             return Err(mismatch(answered, quotas));
         }
         std::mem::swap(&mut self.record_mut().answer, answer);
+        if are_admitted
+            && let Some(lease) = self
+                .limiter()
+                .0
+                .lease
+                .as_ref()
+                .filter(|_| self.asked_at > 0)
+        {
+            lease.record_charge(self.subject(), self.check().cost, self.asked_at);
+        }
         Ok(())
     }
 
@@ -404,8 +417,10 @@ impl AskedLevel {
         let taken = lease.take(subject, cost, &mut answer);
         // Nothing else can refuse what is complete alone.
         let is_complete = taken.is_complete;
+        let asked_at = taken.asked_at;
         let is_held = !taken.grants.is_empty() || is_complete && !is_alone;
         self.held = is_held.then(|| Box::new(HeldUnits::new(lease, subject, cost, taken, &answer)));
+        self.asked_at = asked_at;
         if is_complete {
             self.set_answer(answer);
         }

@@ -69,10 +69,6 @@ const FORMAT: [u8; 2] = [0xc7, 1];
 /// A key that has used at most this part of its limits may be dropped, in 1/1024.
 pub(super) const DROPPABLE_PART: u16 = 512;
 
-/// A check that asks for more than its cost gets at most this part of what is left, so that the other processes
-/// get units, too.
-const MAX_EXTRA_PART: u32 = 8;
-
 impl Counters {
     /// Creates empty counters.
     #[must_use]
@@ -193,7 +189,7 @@ impl Counters {
         outcome.into()
     }
 
-    /// Checks any number of quotas. Charges what the check asks beyond its cost, up to an eighth of what is left then.
+    /// Checks any number of quotas. Charges what the check asks beyond its cost, up to the part of what is left that it may get.
     #[inline(never)]
     fn check_several(&mut self, check: &Check<'_>, source: Source, now: u64) -> Answer {
         let (quotas, cost) = (check.quotas, check.cost);
@@ -212,7 +208,7 @@ impl Counters {
             // Neither slots nor units of soft quotas are held in advance.
             extra = match quotas.has_slots() || quotas.has_soft() {
                 true => 0,
-                false => check.extra_units.min(left / MAX_EXTRA_PART).min(most),
+                false => check.granted_extra_units(left).min(most),
             };
             let charge = Check {
                 cost: cost + extra,

@@ -98,6 +98,7 @@ impl<'a> Subject<'a> {
             subject: self,
             cost,
             extra_units: 0,
+            extra_eighths: 1,
             holding: None,
         }
     }
@@ -143,11 +144,12 @@ pub struct Check<'a> {
     /// The most units to charge beyond the cost, if the check is admitted: a limiter with a
     /// [lease](crate::RateLimiter::lease) holds them. 0 for most checks, and for a check of cost 0.
     ///
-    /// The store charges at most an eighth of what the quotas have left after the cost. It charges them together
-    /// with the cost, and returns their number in [`Answer::extra_units`]. Only stores that
+    /// The store charges them together with the cost, and returns their number in [`Answer::extra_units`]. Only stores that
     /// [support leases](crate::store::protocol::StoreParts::supports_leases) are asked for more, and only by a check that is decided
     /// alone.
     pub extra_units: u32,
+    /// How many eighths of what is left after the cost the extra units may be: 1 to 8. The rest is for other processes.
+    pub(crate) extra_eighths: u32,
     /// The slots that the asking process holds and wants, for quotas [in flight](crate::Quota::in_flight). `None` for a check
     /// that wants none, and for a check without such quotas. Slots do not depend on the cost.
     ///
@@ -170,11 +172,20 @@ impl<'a> Check<'a> {
         Self { holding, ..self }
     }
 
-    /// Asks for up to so many units beyond the cost, unless it is 0: see [`extra_units`](Self::extra_units).
+    /// Asks for up to so many units beyond the cost, unless it is 0: see [`extra_units`](Self::extra_units). They are at most
+    /// this many eighths of what is left after the cost, from 1 to 8.
     #[must_use]
-    pub fn with_extra_units(mut self, extra_units: u32) -> Self {
+    pub fn with_extra_units(mut self, extra_units: u32, eighths: u32) -> Self {
         self.extra_units = if self.cost == 0 { 0 } else { extra_units };
+        self.extra_eighths = eighths.clamp(1, 8);
         self
+    }
+
+    /// Returns how many units a store charges beyond the cost, if the quotas have `left` after it.
+    #[must_use]
+    pub fn granted_extra_units(&self, left: u32) -> u32 {
+        let part = u64::from(left) * u64::from(self.extra_eighths) / 8;
+        self.extra_units.min(u32::try_from(part).unwrap_or(left))
     }
 
     /// Returns whether another check of the same key asks for the same units.
@@ -221,6 +232,7 @@ impl<'a> Check<'a> {
             subject: OwnedSubject::from(self.subject),
             cost: self.cost,
             extra_units: self.extra_units,
+            extra_eighths: self.extra_eighths,
             holding: self.holding.copied().map(Box::new),
         }
     }
@@ -371,6 +383,7 @@ pub struct OwnedCheck {
     subject: OwnedSubject,
     cost: u32,
     extra_units: u32,
+    extra_eighths: u32,
     holding: Option<Box<Holding>>,
 }
 
@@ -382,6 +395,7 @@ impl OwnedCheck {
             subject: self.subject.subject(),
             cost: self.cost,
             extra_units: self.extra_units,
+            extra_eighths: self.extra_eighths,
             holding: self.holding.as_deref(),
         }
     }

@@ -20,6 +20,7 @@ enum Step {
         quotas: usize,
         cost: u32,
         more: u32,
+        eighths: u32,
     },
     /// Gives back units of an earlier charge.
     Refund {
@@ -39,8 +40,8 @@ fn step() -> impl Strategy<Value = Step> {
     ];
     let more = prop_oneof![Just(0), 1..20_u32, 1..500_u32, Just(u32::MAX)];
     prop_oneof![
-        6 => (0..4_usize, 0..9_u32, more)
-            .prop_map(|(quotas, cost, more)| Step::Check { quotas, cost, more }),
+        6 => (0..4_usize, 0..9_u32, more, 1..9_u32)
+            .prop_map(|(quotas, cost, more, eighths)| Step::Check { quotas, cost, more, eighths }),
         2 => (0..1_000_usize, 0..60_u32).prop_map(|(charge, units)| Step::Refund { charge, units }),
         4 => duration.clone().prop_map(Step::Advance),
         1 => duration.prop_map(Step::SetBack),
@@ -97,10 +98,15 @@ fn same_grants(algorithm: Algorithm) {
         let mut charges: Vec<Charge> = Vec::new();
         for step in steps {
             match step {
-                Step::Check { quotas, cost, more } => {
+                Step::Check {
+                    quotas,
+                    cost,
+                    more,
+                    eighths,
+                } => {
                     let subject = Subject::new(&limiter, &key, &lists[quotas]);
                     let check = subject.with_lease(lease).check(cost);
-                    let check = check.with_extra_units(more);
+                    let check = check.with_extra_units(more, eighths);
                     let answers = runtime.block_on(async {
                         [
                             only(ask(&time.memory, &[check]).await),
@@ -115,10 +121,11 @@ fn same_grants(algorithm: Algorithm) {
                     extras.set(extras.get() + u64::from(extra));
                     prop_assert!(extra <= more && (cost > 0 || extra == 0));
                     if memory.is_admitted() {
-                        // An eighth of what was left after the cost. More than the limit may be used before a cost of 0.
+                        // The eighths of what was left after the cost. More than the limit may be used before a cost of 0.
                         let charged = memory.quotas().iter().filter(|_| cost > 0);
                         for (quota, answer) in lists[quotas].iter().zip(charged) {
-                            prop_assert!(extra <= (quota.limit() + extra - answer.used()) / 8);
+                            let left = quota.limit() + extra - answer.used();
+                            prop_assert!(extra <= left * eighths / 8);
                         }
                         let held = cost + extra;
                         charges.push(Charge {

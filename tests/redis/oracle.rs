@@ -290,6 +290,11 @@ enum Value {
 /// A key of a check with the number of its plan, and the cost.
 type Level = (&'static str, usize, u32);
 
+/// Returns how many eighths of what is left a check that wants more may get.
+fn eighths(more: u32) -> u32 {
+    1 + more % 8
+}
+
 /// The numbers of a quota: the units used, the wait (-1 if it never admits), and the time until more units are left.
 type Numbers = (u64, i64, u64);
 
@@ -435,11 +440,9 @@ impl Model {
             let quotas = self.plans[*plan].clone();
             least = least.min(self.room(key, &quotas) - i64::from(*cost));
         }
-        // An eighth of what is left goes to a process that wants more.
-        let extra = match more {
-            0 => 0,
-            _ => least.max(0).cast_unsigned().min(8 * u64::from(more)) / 8,
-        };
+        let left = least.max(0).cast_unsigned();
+        let part = left * u64::from(eighths(more)) / 8;
+        let extra = part.min(more.into());
         let mut replies = Vec::new();
         for (key, plan, cost) in levels {
             let (quotas, cost) = (self.plans[*plan].clone(), u64::from(*cost));
@@ -747,7 +750,7 @@ impl Sequence {
                 .collect();
             async move {
                 match checks.as_slice() {
-                    [check] => ask(store, &[check.with_extra_units(*more)]).await,
+                    [check] => ask(store, &[check.with_extra_units(*more, eighths(*more))]).await,
                     _ => ask(store, &checks).await,
                 }
             }

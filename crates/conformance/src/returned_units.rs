@@ -35,7 +35,7 @@ pub(crate) const RULES_OF_ALGORITHMS: &[(&str, AlgorithmRule)] = &[
         Box::pin(reset(kit, algorithm))
     }),
     (
-        "a check that asks for more gets at most an eighth of what is left, and all of it may return",
+        "a check that asks for more gets at most its eighths of what is left, and all of it may return",
         |kit, algorithm| Box::pin(more(kit, algorithm)),
     ),
 ];
@@ -44,10 +44,19 @@ async fn more(kit: &Conformance, algorithm: Algorithm) -> Result<(), Broken> {
     let subject = kit.scratch_key(Quota::per_hour(1_000).with_algorithm(algorithm));
     let mut used = 0;
     let mut charges = Vec::new();
-    for (cost, more) in [(1, 0), (3, 40), (1, 500), (7, 500), (900, 500), (0, 500)] {
+    for (cost, more, eighths) in [
+        (1, 0, 1),
+        (3, 40, 1),
+        (1, 500, 1),
+        (7, 500, 3),
+        (900, 500, 8),
+        (0, 500, 8),
+        (1, 20, 8),
+        (1, 500, 8),
+    ] {
         let left = 1_000_u32.saturating_sub(used + cost);
         let answer = kit
-            .decide(subject.check(cost).with_extra_units(more))
+            .decide(subject.check(cost).with_extra_units(more, eighths))
             .await?;
         let extra = answer.extra_units();
         let is_admitted = answer.is_admitted();
@@ -56,7 +65,7 @@ async fn more(kit: &Conformance, algorithm: Algorithm) -> Result<(), Broken> {
             "a cost of {cost} and up to {more} more, with {used} of 1000 used: {answer:?}"
         );
         let most = if is_admitted && cost > 0 {
-            more.min(left / 8)
+            more.min(eighths * left / 8)
         } else {
             0
         };

@@ -7,7 +7,9 @@ use std::time::Duration;
 use tokio::time::sleep;
 
 use super::grant::Grant;
-use super::table::{Ask, LeaseTable, TakenUnits, Times};
+use super::round_trip::RoundTrip;
+use super::table::{Ask, LeaseTable, TakenUnits};
+use super::times::Times;
 use crate::clock::{Clock, certain_part, micros};
 use crate::decision::{Answer, GrantUnits, QuotaAnswer};
 use crate::error::Error;
@@ -22,15 +24,12 @@ use crate::telemetry::{HAS_METRICS, LeaseMeter};
 #[cfg(all(test, feature = "test-util"))]
 mod tests;
 
-/// Quotas with a lower limit are not leased: an eighth of what is left is too little.
+/// Quotas with a lower limit are not leased: a process that has used little gets an eighth of what is left, which is too few.
 const MIN_LIMIT: u32 = 21;
 
 /// The most units of one grant. A sorted set takes half a microsecond of Redis for each.
 const MAX_UNITS: u32 = 100_000;
 const MAX_UNITS_OF_SORTED_SET: u32 = 500;
-
-/// The round trip to assume before the first one, in microseconds.
-const FIRST_ROUND_TRIP: u64 = 1_000;
 
 /// The number of the latest grant in this process. Another limiter of the same name may refund its units, and must
 /// not find a grant of its own.
@@ -42,8 +41,7 @@ pub(in crate::limiter) struct Lease {
     pub(in crate::limiter) duration: Duration,
     store: ProtectedStore,
     table: LeaseTable,
-    /// An average of the last round trips, in microseconds.
-    round_trip: AtomicU64,
+    round_trip: RoundTrip,
     /// False for a store in the memory of the process, and after a release.
     holds_units: AtomicBool,
     meter: LeaseMeter,
@@ -59,7 +57,7 @@ impl Lease {
             duration,
             store: store.clone(),
             table: LeaseTable::new(Clock::monotonic()),
-            round_trip: AtomicU64::new(FIRST_ROUND_TRIP),
+            round_trip: RoundTrip::default(),
             holds_units: AtomicBool::new(store.supports_leases()),
             meter: LeaseMeter::new(name),
         }
@@ -83,7 +81,7 @@ impl Lease {
         }
         let times = Times {
             period: subject.lease_micros,
-            round_trip: self.round_trip.load(Ordering::Relaxed),
+            round_trip: self.round_trip.micros(),
         };
         let mut taken = self.table.take(subject, cost, times, answer);
         if let Some(ask) = taken.ask.take() {
@@ -100,6 +98,19 @@ impl Lease {
         }
         let held: u32 = taken.grants.iter().map(|taken| taken.units).sum();
         units.saturating_sub(held)
+    }
+
+    /// Takes in that the store has charged units to a check, which it was asked for at this time.
+    #[cold]
+    pub(in crate::limiter) fn record_charge(
+        &self,
+        subject: Subject<'_>,
+        units: u32,
+        asked_at: u64,
+    ) {
+        let waited = self.table.clock.now().saturating_sub(asked_at);
+        self.round_trip.record(waited);
+        self.table.record_charge(subject, units);
     }
 
     /// Asks the store for units in the background, so that no caller waits and none that gives up loses them.
@@ -323,9 +334,13 @@ impl Request {
         let lease = &self.lease;
         let subject = self.subject.subject();
         let units = self.ask.units.min(max_units(subject.quotas));
-        let check = subject.check(1).with_extra_units(units - 1);
+        let check = subject
+            .check(1)
+            .with_extra_units(units - 1, self.ask.eighths);
         let sent_at = lease.table.clock.now();
         let answer = lease.store.check_uncached(check).await.ok()?;
+        let round_trip = lease.table.clock.now().saturating_sub(sent_at);
+        lease.round_trip.record(round_trip);
         if !answer.is_admitted() {
             let wait = answer
                 .quotas()
@@ -337,9 +352,6 @@ impl Request {
             return None;
         }
         let grant = lease.grant(subject, sent_at, answer);
-        let average = lease.round_trip.load(Ordering::Relaxed);
-        let average = (7 * average + grant.answered_at.saturating_sub(sent_at)) / 8;
-        lease.round_trip.store(average.max(1), Ordering::Relaxed);
         let is_kept = lease.holds_units.load(Ordering::Relaxed)
             && lease.table.add(subject, self.ask, grant.clone());
         if !is_kept {

@@ -9,7 +9,10 @@
 
 mod grant;
 mod lease;
+mod limit_part;
+mod round_trip;
 mod table;
+mod times;
 mod use_rate;
 
 pub(super) use lease::{HeldUnits, Lease};

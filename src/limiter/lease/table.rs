@@ -8,8 +8,10 @@ use hashbrown::hash_table::Entry;
 use smallvec::SmallVec;
 
 use super::grant::Grant;
+use super::limit_part::LimitPart;
+use super::times::Times;
 use super::use_rate::UseRate;
-use crate::clock::{Clock, certain_part};
+use crate::clock::Clock;
 use crate::decision::{Answer, GrantUnits};
 use crate::key::{Fingerprint, Key};
 use crate::lock::Mutex;
@@ -27,13 +29,6 @@ const SHARDS: usize = 64;
 /// The most keys of a shard. More keys are not leased until others are idle, so a flood of keys takes a bounded
 /// memory: about 10 MB.
 const MAX_KEYS_PER_SHARD: usize = 512;
-
-/// The fewest checks of a key in the time of a lease for which units are taken in advance. For fewer, asking in
-/// advance saves too few calls.
-const MIN_CHECKS: u64 = 16;
-
-/// The round trips that the units at hand should last, else more are asked for.
-const ROUND_TRIPS_AHEAD: u64 = 3;
 
 /// How often the rate of use of a key is looked at in the time of a lease, while enough units are held.
 const LOOKS: u64 = 16;
@@ -61,6 +56,7 @@ struct LeasedKey {
     fingerprint: Fingerprint,
     subject: OwnedSubject,
     use_rate: UseRate,
+    limit_part: LimitPart,
     /// The grants, in the order in which they are used. One without units may get some back.
     grants: SmallVec<[Grant; 2]>,
     /// Whether a request for units is in flight.
@@ -81,22 +77,17 @@ pub(in crate::limiter) struct TakenUnits {
     pub(in crate::limiter) grants: Vec<GrantUnits>,
     /// The request for units that has to be sent now.
     pub(super) ask: Option<Ask>,
+    /// When units were missing, which the store is now asked for. 0 if none were, or if the key is not leased.
+    pub(in crate::limiter) asked_at: u64,
 }
 
 /// A request for units to hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ask {
     pub(super) units: u32,
+    /// How many eighths of what is left they may be.
+    pub(super) eighths: u32,
     pub(super) generation: u64,
-}
-
-/// The lengths of time by which units are taken, in microseconds.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Times {
-    /// The lease.
-    pub(super) period: u64,
-    /// The time of a request.
-    pub(super) round_trip: u64,
 }
 
 impl LeaseTable {
@@ -127,10 +118,18 @@ impl LeaseTable {
         let mut result = key.take(cost, held, now, answer);
         // If the check asks the store for many units, a request at the same time could take them away.
         let left = held.saturating_sub(cost);
-        if key.may_ask(left, now) && (result.is_complete || key.is_small(cost, now, times.period)) {
+        if key.may_ask(left, now) && (result.is_complete || key.is_small(cost, now, times)) {
             result.ask = key.ask(now, times);
         }
+        if !result.is_complete {
+            result.asked_at = now;
+        }
         result
+    }
+
+    /// Records units that the store charged to this process.
+    pub(super) fn record_charge(&self, subject: Subject<'_>, units: u32) {
+        self.with(subject, |key, now| key.record_charge(units, now));
     }
 
     /// Returns units to their grant. Returns false if it has ended.
@@ -153,9 +152,12 @@ impl LeaseTable {
 
     /// Returns false if the units of the key have become void since the request was sent.
     pub(super) fn add(&self, subject: Subject<'_>, ask: Ask, grant: Grant) -> bool {
-        let added = self.with(subject, |key, _| {
+        let added = self.with(subject, |key, now| {
             let is_current = key.generation == ask.generation;
-            key.grants.extend(is_current.then_some(grant));
+            if is_current {
+                key.record_charge(grant.units, now);
+                key.grants.push(grant);
+            }
             is_current
         });
         added.unwrap_or(false)
@@ -283,6 +285,7 @@ impl LeasedKey {
             fingerprint,
             subject: subject.into(),
             use_rate: UseRate::starting_at(now),
+            limit_part: LimitPart::starting_at(now),
             grants: SmallVec::new(),
             is_asking: false,
             looks_at: 0,
@@ -358,12 +361,19 @@ impl LeasedKey {
         TakenUnits {
             is_complete: missing == 0,
             grants,
-            ask: None,
+            ..TakenUnits::default()
         }
     }
 
-    fn is_small(&self, cost: u32, now: u64, period: u64) -> bool {
-        u64::from(cost) * MIN_CHECKS <= self.use_rate.uses(now, period).units
+    fn record_charge(&mut self, units: u32, now: u64) {
+        let subject = self.subject.subject();
+        self.limit_part
+            .record(units, subject.quotas, subject.lease_micros, now);
+    }
+
+    fn is_small(&self, cost: u32, now: u64, times: Times) -> bool {
+        let uses = self.use_rate.uses(now, times.period);
+        times.is_worth_a_grant(uses.units / u64::from(cost.max(1)))
     }
 
     #[inline]
@@ -373,15 +383,14 @@ impl LeasedKey {
 
     /// `None` if what is at hand will last.
     fn ask(&mut self, now: u64, times: Times) -> Option<Ask> {
-        let Times { period, round_trip } = times;
-        let ahead = ROUND_TRIPS_AHEAD * round_trip;
-        let uses = self.use_rate.uses(now, period);
-        if uses.checks < MIN_CHECKS {
+        let uses = self.use_rate.uses(now, times.period);
+        if !times.is_worth_a_grant(uses.checks) {
             return None;
         }
-        // A grant that ends within these round trips has to be replaced.
+        // A grant that ends within this time has to be replaced.
+        let ahead = times.ahead();
         let held = u64::from(self.held(now + ahead));
-        let needed = uses.units.saturating_mul(ahead) / period.max(1) + 1;
+        let needed = times.uses_within(ahead, uses.units) + 1;
         if held > needed {
             let last_end = self
                 .grants
@@ -390,15 +399,21 @@ impl LeasedKey {
                 .map(|grant| grant.ends_at)
                 .max();
             let replaced_at = last_end.unwrap_or(now).saturating_sub(ahead);
-            self.looks_at = replaced_at.min(now + period / LOOKS);
+            self.looks_at = replaced_at.min(now + times.period / LOOKS);
             self.enough = u32::try_from(needed).unwrap_or(u32::MAX);
             return None;
         }
-        let units = certain_part(uses.units).saturating_sub(held);
+        let used_until_reply = times.uses_within(times.round_trip, uses.units);
+        let left_then = held.saturating_sub(used_until_reply);
+        let units = times.served(uses.units).saturating_sub(left_then);
         let units = u32::try_from(units).ok()?;
         self.is_asking = units > 0;
-        self.is_asking.then_some(Ask {
+        let subject = self.subject.subject();
+        self.is_asking.then(|| Ask {
             units,
+            eighths: self
+                .limit_part
+                .eighths(subject.quotas, subject.lease_micros, now),
             generation: self.generation,
         })
     }

@@ -233,25 +233,39 @@ fn a_look_after_a_step_back_moves_units_to_now() {
 }
 
 #[test]
-fn a_check_that_asks_for_more_gets_an_eighth_of_what_all_quotas_have_left() {
-    let (mut subject, list) = (
-        Counted::new(),
-        quotas("90/second, 49/minute, 1000/hour gcra"),
-    );
-    let check = Subject::new(&subject.limiter, &subject.key, &list)
-        .in_share(subject.share)
-        .check(1);
-    let answer = subject
-        .counters
-        .check(check.with_extra_units(50), Source::Other, NOW);
-    assert_eq!(answer.extra_units(), 6);
-    assert_eq!(subject.used(&list, NOW), [7, 7, 7]);
+fn a_check_that_asks_for_more_gets_at_most_its_eighths_of_what_all_quotas_have_left() {
+    let list = quotas("90/second, 49/minute, 1000/hour gcra");
+    for (units, eighths, granted) in [(50, 1, 6), (50, 5, 30), (20, 5, 20), (50, 8, 48)] {
+        let mut subject = Counted::new();
+        let check = Subject::new(&subject.limiter, &subject.key, &list)
+            .in_share(subject.share)
+            .check(1);
+        let answer =
+            subject
+                .counters
+                .check(check.with_extra_units(units, eighths), Source::Other, NOW);
+        assert_eq!(answer.extra_units(), granted);
+        assert_eq!(subject.used(&list, NOW), [1 + granted; 3]);
+    }
+    // A part below an eighth, or above all, is none.
+    for (eighths, granted) in [(0, 6), (9, 48)] {
+        let subject = Counted::new();
+        let check = Subject::new(&subject.limiter, &subject.key, &list).check(1);
+        let check = check.with_extra_units(50, eighths);
+        assert_eq!(check.granted_extra_units(48), granted);
+    }
+}
+
+#[test]
+fn a_check_that_is_refused_gets_no_more() {
+    let (mut subject, list) = (Counted::new(), quotas("49/minute, 1000/hour gcra"));
+    assert!(subject.check(&list, 7, NOW).is_admitted());
     let refused = Subject::new(&subject.limiter, &subject.key, &list)
         .in_share(subject.share)
         .check(43);
     let answer = subject
         .counters
-        .check(refused.with_extra_units(50), Source::Other, NOW);
+        .check(refused.with_extra_units(50, 8), Source::Other, NOW);
     assert_eq!((answer.is_admitted(), answer.extra_units()), (false, 0));
 }
 

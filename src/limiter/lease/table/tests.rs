@@ -28,7 +28,7 @@ fn quotas() -> Quotas {
 fn ada() -> Subject<'static> {
     static KEY: LazyLock<Key> = LazyLock::new(|| Key::from("ada"));
     static QUOTAS: LazyLock<Quotas> = LazyLock::new(quotas);
-    Subject::new(&KEY, &KEY, &QUOTAS)
+    Subject::new(&KEY, &KEY, &QUOTAS).with_lease(Duration::from_micros(TIMES.period))
 }
 
 fn grant(table: &LeaseTable, number: u64, units: u32, micros: u64) -> Grant {
@@ -51,13 +51,26 @@ fn take(table: &LeaseTable, subject: Subject<'_>, cost: u32) -> (TakenUnits, Ans
 }
 
 fn ask(table: &LeaseTable, subject: Subject<'_>, clock: &TestClock) -> Ask {
-    for _ in 0..1_000 {
-        clock.advance(Duration::from_micros(1));
-        if let Some(ask) = take(table, subject, 1).0.ask {
-            return ask;
+    let (_, ask) = ask_by(table, subject, clock, TIMES, 1);
+    ask.expect("a request")
+}
+
+/// Checks until units are asked for, and returns how many checks that took. At most a thousand.
+fn ask_by(
+    table: &LeaseTable,
+    subject: Subject<'_>,
+    clock: &TestClock,
+    times: Times,
+    micros_between: u64,
+) -> (u64, Option<Ask>) {
+    for checks in 1..=1_000 {
+        clock.advance(Duration::from_micros(micros_between));
+        let taken = table.take(subject, 1, times, &mut Answer::default());
+        if let Some(ask) = taken.ask {
+            return (checks, Some(ask));
         }
     }
-    panic!("it did not ask")
+    (1_000, None)
 }
 
 #[test]
@@ -65,16 +78,71 @@ fn a_busy_key_asks_once_and_for_what_it_used() {
     let (clock, table) = table();
     let subject = ada();
     let first = ask(&table, subject, &clock);
-    assert_eq!(MIN_CHECKS, 16);
-    assert_eq!(u64::from(first.units), certain_part(MIN_CHECKS));
+    // The sixteenth check asks. The units may be used for 0.79 of the lease.
+    assert_eq!(first.units, 12);
     for _ in 0..100 {
         assert_eq!(take(&table, subject, 1).0.ask, None);
     }
     table.end_request(subject, 0);
-    assert_eq!(
-        u64::from(ask(&table, subject, &clock).units),
-        certain_part(MIN_CHECKS + 101)
-    );
+    // Of 117 checks.
+    assert_eq!(ask(&table, subject, &clock).units, 92);
+}
+
+#[test]
+fn the_longer_the_round_trip_the_fewer_checks_ask_but_never_for_units_that_come_too_late() {
+    let second = |round_trip| Times {
+        period: 1_000_000,
+        round_trip,
+    };
+    // Eight checks a second.
+    let checks_until_asked = |round_trip| {
+        let (clock, table) = table();
+        let (checks, ask) = ask_by(&table, ada(), &clock, second(round_trip), 125_000);
+        ask.map(|ask| (checks, ask.units))
+    };
+    assert_eq!(checks_until_asked(200), None);
+    assert_eq!(checks_until_asked(80_000), Some((5, 3)));
+    assert_eq!(checks_until_asked(250_000), Some((6, 3)));
+    assert_eq!(checks_until_asked(750_000), None);
+    assert_eq!(checks_until_asked(900_000), None);
+}
+
+#[test]
+fn units_are_asked_for_before_those_at_hand_are_used_up() {
+    let (clock, table) = table();
+    let subject = ada();
+    let times = Times {
+        period: 1_000_000,
+        round_trip: 100_000,
+    };
+    // A hundred checks a second, for two leases.
+    let (_, first) = ask_by(&table, subject, &clock, times, 10_000);
+    table.end_request(subject, 1_500_000);
+    let (_, second) = ask_by(&table, subject, &clock, times, 10_000);
+    // 70 of 100 come while the units may be used.
+    assert_eq!(second.map(|ask| ask.units), Some(70));
+    assert!(table.add(subject, first.unwrap(), grant(&table, 1, 70, 700_000)));
+    table.end_request(subject, 0);
+    let (checks, third) = ask_by(&table, subject, &clock, times, 10_000);
+    // A round trip and an eighth of a lease ahead. The 22 that are left end before they would be used.
+    assert_eq!((checks, third.map(|ask| ask.units)), (48, Some(70)));
+}
+
+#[test]
+fn a_process_asks_for_the_part_of_what_is_left_that_it_was_charged_of_the_limit() {
+    let (clock, table) = table();
+    let subject = ada();
+    assert_eq!(ask(&table, subject, &clock).eighths, 1);
+    table.end_request(subject, 0);
+    // 620 000 of a million: 300 000 by checks, the rest by a grant.
+    table.record_charge(subject, 300_000);
+    let request = ask(&table, subject, &clock);
+    assert!(table.add(subject, request, grant(&table, 1, 320_000, 1)));
+    table.end_request(subject, 0);
+    // A burst gets no more than before, for a lease.
+    assert_eq!(ask(&table, subject, &clock).eighths, 1);
+    table.end_request(subject, TIMES.period);
+    assert_eq!(ask(&table, subject, &clock).eighths, 5);
 }
 
 #[test]

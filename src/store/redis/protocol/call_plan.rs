@@ -46,17 +46,22 @@ impl<'a> BatchEntry<'a> {
 
     /// Returns how many units the entry asks for beyond its cost.
     pub(super) fn more(&self) -> u32 {
-        match self.checks().next() {
-            // Neither slots nor units of soft quotas are held in advance.
-            Some(check)
-                if self.levels.len() == 1
-                    && !check.quotas.have_holders()
-                    && !check.quotas.has_soft() =>
-            {
-                check.extra_units
-            }
-            _ => 0,
-        }
+        self.check_for_more().map_or(0, |check| check.extra_units)
+    }
+
+    /// Returns how many eighths of what is left these units may be. 0 if the entry asks for none.
+    fn eighths(&self) -> u32 {
+        self.check_for_more().map_or(0, |check| check.extra_eighths)
+    }
+
+    fn check_for_more(&self) -> Option<Check<'a>> {
+        // Neither slots nor units of soft quotas are held in advance.
+        self.checks().next().filter(|check| {
+            self.levels.len() == 1
+                && check.extra_units > 0
+                && !check.quotas.have_holders()
+                && !check.quotas.has_soft()
+        })
     }
 
     pub(crate) fn shortest_lease(&self) -> Option<Duration> {
@@ -107,6 +112,7 @@ pub(super) struct Group {
     pub(super) checks: usize,
     pub(super) count: u32,
     pub(super) more: u32,
+    pub(super) eighths: u32,
     pub(super) levels: SmallVec<[ScriptLevel; 2]>,
     /// The positions of the numbers of the keys, level by level of each entry.
     numbers: Range<usize>,
@@ -280,6 +286,7 @@ impl<'a> PlanBuilder<'_, 'a> {
             checks: entry.levels.len(),
             count: entry.count,
             more,
+            eighths: entry.eighths(),
             levels,
             numbers: first..self.plan.numbers.len(),
         };
@@ -371,7 +378,8 @@ impl Group {
     /// Whether one group may have the entries of both, if their keys allow it.
     fn is_like(&self, other: &Self) -> bool {
         self.is_usual == other.is_usual
-            && (self.checks, self.count, self.more) == (other.checks, other.count, other.more)
+            && (self.checks, self.count, self.more, self.eighths)
+                == (other.checks, other.count, other.more, other.eighths)
             && self.levels == other.levels
     }
 

@@ -89,6 +89,7 @@ fn pack_plan(
             group.entries.len() as u64,
             group.count.into(),
             group.more.into(),
+            group.eighths.into(),
             group.levels.len() as u64,
             group.is_shared.into(),
         ];
@@ -351,10 +352,10 @@ mod tests {
         let expected = "p:v3:{l,a}:log p:v3:{l,b}:log p:v3:{l,c}:log p:v3:{l,d}:log p:v3:{l,e}:log \
             5 28 # 2 log 0 0 3000 0 sliding_log 9 1000000 l sliding_log 5 1000000 l \
             1 log 0 0 121000 0 sliding_log 7 60000000 l \
-            0 10 2 1 0 1 0 4 3 1 \
-            0 10 1 1 0 1 0 18 4 2 \
-            1 10 2 1 0 1 0 18 4 3 \
-            0 10 1 2 0 1 0 18 4 5";
+            0 11 2 1 0 0 1 0 4 3 1 \
+            0 11 1 1 0 0 1 0 18 4 2 \
+            1 11 2 1 0 0 1 0 18 4 3 \
+            0 11 1 2 0 0 1 0 18 4 5";
         let entries: [(&[Level<'_>], u32); 6] = [
             (&[("l", "a", &two, 3)], 1),
             (&[("l", "b", &equal, 3)], 1),
@@ -374,7 +375,7 @@ mod tests {
         let tree = |key| [("u", key, &user, 1), ("s", "all", &service, 2)];
         let expected = "p:v3:{u,ada}:log p:v3:{s,all}:log p:v3:{u,bob}:log \
             3 24 # 1 log 0 0 3000 0 sliding_log 5 1000000 l 1 log 0 0 3000 0 sliding_log 1000 1000000 l \
-            0 15 2 1 0 2 1 4 1 14 2 1 2 3 2";
+            0 16 2 1 0 0 2 1 4 1 14 2 1 2 3 2";
         assert_eq!(words(&[(&tree("ada"), 1), (&tree("bob"), 1)]), expected);
     }
 
@@ -387,7 +388,7 @@ mod tests {
             1 34 # 1 counters 0 0 121000 0 fixed_window 9 60000000 f \
             1 log 1 0 121000 0 sliding_log 5000 60000000 l \
             1 sorted_set 0 0 121000 0 sorted_set_log 9 60000000  \
-            0 16 1 1 0 3 0 4 2 14 2 24 2 1 2 3";
+            0 17 1 1 0 0 3 0 4 2 14 2 24 2 1 2 3";
         assert_eq!(words(&[(&[("l", "a", &quotas, 2)], 1)]), expected);
     }
 
@@ -396,12 +397,12 @@ mod tests {
         let quotas = Quotas::from([Quota::per_second(9), Quota::per_second(5).soft()]);
         let expected = "p:v3:{l,a}:log p:v3:{l,a}:log:soft:1000000 \
             2 24 # 1 log 0 0 3000 0 sliding_log 9 1000000 l 1 log 0 0 3000 1 sliding_log 5 1000000 l \
-            0 13 1 1 0 2 0 4 2 14 2 1 2";
+            0 14 1 1 0 0 2 0 4 2 14 2 1 2";
         assert_eq!(words(&[(&[("l", "a", &quotas, 2)], 1)]), expected);
         // Alone, it is not usual.
         let alone = Quotas::from(Quota::per_second(5).soft());
         let expected = "p:v3:{l,a}:log:soft:1000000 1 14 # 1 log 0 0 3000 1 sliding_log 5 1000000 l \
-            0 10 1 1 0 1 0 4 2 1";
+            0 11 1 1 0 0 1 0 4 2 1";
         assert_eq!(words(&[(&[("l", "a", &alone, 2)], 1)]), expected);
     }
 
@@ -413,7 +414,7 @@ mod tests {
         let words_at = |cost| words(&[(&[("l", "a", &quotas, cost)], 1)]);
         for (cost, of_soft) in [(100_000, 100_000), (100_001, 1_u64 << 32)] {
             let words = words_at(cost);
-            let levels = format!("0 13 1 1 0 2 0 4 {of_soft} 14 {cost} 2 1");
+            let levels = format!("0 14 1 1 0 0 2 0 4 {of_soft} 14 {cost} 2 1");
             assert!(words.ends_with(&levels), "{words}");
         }
     }
@@ -448,9 +449,9 @@ mod tests {
             &lists("H"),
             &lists("H"),
             &lists(""),
-            "0 15 2 1 0 2 1 4 4 14 3 1 2 1 2 ",
-            "0 13 1 1 0 2 1 24 4 34 3 1 2 ",
-            "0 13 1 1 0 2 1 44 4 54 0 1 2",
+            "0 16 2 1 0 0 2 1 4 4 14 3 1 2 1 2 ",
+            "0 14 1 1 0 0 2 1 24 4 34 3 1 2 ",
+            "0 14 1 1 0 0 2 1 44 4 54 0 1 2",
         ];
         assert_eq!(
             words_of(entries.iter().map(|levels| (levels, 1))),
@@ -511,7 +512,7 @@ mod tests {
                 let quota = Quota::new(limit, std::time::Duration::from_micros(micros));
                 let quotas = Quotas::from(quota.with_algorithm(algorithm));
                 let called = words(&[(&[("l", "a", &quotas, 1)], 1)]);
-                called.contains(" 1 10 1 1 0 1 0 4 1 1")
+                called.contains(" 1 11 1 1 0 0 1 0 4 1 1")
             };
             assert!(is_usual(100, 60_000_000));
             // Beyond 2^53, and beyond 2^64.

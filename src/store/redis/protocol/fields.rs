@@ -5,12 +5,13 @@
 pub(super) const CALL_FIELDS: [&str; 3] = ["values", "groups", "number"];
 pub(super) const LIST_FIELDS: [&str; 6] = ["quotas", "kind", "is_long", "bucket", "ttl", "is_soft"];
 pub(super) const QUOTA_FIELDS: [&str; 4] = ["algorithm", "limit", "window", "header"];
-pub(super) const GROUP_FIELDS: [&str; 7] = [
+pub(super) const GROUP_FIELDS: [&str; 8] = [
     "is_usual",
     "length",
     "entries",
     "count",
     "more",
+    "eighths",
     "levels",
     "is_shared",
 ];
