@@ -171,7 +171,6 @@ impl Holds {
         Changes::RENEWED
     }
 
-    /// Takes the granted units of a message back, since another check of the message was not decided.
     #[must_use]
     pub(crate) fn take_back(&mut self, holding: &Holding) -> Changes {
         let own = self

@@ -234,6 +234,10 @@ impl<'a> LevelDecision<'a> {
             })
     }
 
+    pub(crate) fn is_held(&self) -> bool {
+        self.record.is_held
+    }
+
     pub(crate) fn has_held(&self) -> bool {
         self.record.quotas(&self.limiter.quotas).has_held()
     }

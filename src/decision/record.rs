@@ -101,7 +101,6 @@ impl Record {
         self.plan.as_ref().unwrap_or(own)
     }
 
-    /// Returns the units that processes hold of the key.
     pub(crate) fn reserved(&self, limiter: &LimiterFacts) -> u32 {
         self.answer.reserved(self.quotas(&limiter.quotas))
     }

@@ -413,4 +413,14 @@ pub(crate) mod warning {
     /// Nothing, if it is a health check. Else trust only the addresses of the proxies, or add their number with `hops`;
     /// serve the router with `ConnectInfo`.
     pub(crate) const NO_ADDRESS: &str = "tollgate::W024";
+
+    /// A handler adds units to a reservation whose limiter holds none.
+    ///
+    /// Set `reserve_lease` on the limiter or its layer, or call `settle`.
+    pub(crate) const NOTHING_IS_HELD: &str = "tollgate::W025";
+
+    /// A limiter with a total reserves units as a charge: those of a process that dies stay charged for ever.
+    ///
+    /// Set `reserve_lease`.
+    pub(crate) const TOTAL_RESERVED: &str = "tollgate::W026";
 }

@@ -376,7 +376,6 @@ impl PendingCheck {
         store.remember(&checks, sent, answers, max_age);
     }
 
-    /// Sets the waits that only what processes hold makes unknown.
     #[inline]
     fn estimate_waits(&self, answers: &mut Answers) {
         for (level, answer) in asked(&self.levels).zip(answers.iter_mut()) {

@@ -6,7 +6,7 @@ use super::line::{forget_room, wake_first};
 use crate::decision::{Answer, LevelDecision, Source};
 use crate::error::{Code, Error, ErrorKind, warning};
 use crate::key::{IntoKey, Key};
-use crate::quota::Quotas;
+use crate::quota::{Quota, Quotas};
 use crate::store::{Change, StoreFuture, Subject, join_all};
 
 /// The number of attempts in which other callers took the room first, after which no more is charged by checks.
@@ -216,6 +216,9 @@ async fn settle_taken(decision: &DecisionView, taken: TakenLevel) -> Result<(), 
     let TakenLevel {
         held, used, kept, ..
     } = taken;
+    if used != held && level.is_charged() {
+        limiter.warn_if_total_is_charged(level);
+    }
     if used <= held {
         limiter.give_back(level, held - used, kept).await
     } else if level.is_charged() {
@@ -256,6 +259,18 @@ impl RateLimiter {
         }
         self.may_admit_earlier(&record.key, quotas);
         outcome
+    }
+
+    fn warn_if_total_is_charged(&self, level: LevelDecision<'_>) {
+        let has_total = level.quota_list().iter().any(Quota::is_total);
+        if has_total && self.0.telemetry.total_reserved.first_time() {
+            tracing::warn!(target: "tollgate::diagnostics",
+                code = warning::TOTAL_RESERVED,
+                limiter = &*self.0.facts.name,
+                "a total is charged what is reserved: if this process dies before it settles, the units stay charged for \
+                 ever; set `reserve_lease`, and take a permit"
+            );
+        }
     }
 
     /// Refunds units of one charge of `charged` units, of which the decision still holds `held`.

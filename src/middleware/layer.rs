@@ -548,6 +548,37 @@ impl RateLimitLayer {
         self.level(|level| level.with_limiter(|limiter| limiter.lease(lease)))
     }
 
+    /// Holds the cost of each request until its response body ends, in place of charging it: what was not used returns, also if
+    /// the process is killed. By default, the cost is charged, and what is not settled counts until its window ends.
+    ///
+    /// For streams that count against a budget, such as the tokens of a month. With [`reserve`](Self::reserve), the handler
+    /// gets a [`Reservation`](crate::Reservation), and [adds](crate::Reservation::add) what it uses. If it never says a word,
+    /// all of the cost is charged. See [`RateLimiter::reserve_lease`], which has the table of events, and
+    /// [the guide](crate::guide::costs#charge-reserve-or-hold).
+    ///
+    /// `lease` is from 5 seconds to 10 minutes. It applies to the first level. Limiters that are [added](Self::and) have
+    /// leases of their own.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the lease is out of range.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::{MemoryStore, Quota, RateLimitLayer};
+    ///
+    /// let tokens = RateLimitLayer::new(MemoryStore::new(), Quota::total(50_000_000, Duration::from_secs(86_400)))
+    ///     .name("tokens")
+    ///     .cost(|_| 4_000)
+    ///     .reserve_lease(Duration::from_secs(15))
+    ///     .reserve();
+    /// ```
+    pub fn reserve_lease(self, lease: Duration) -> Self {
+        self.level(|level| level.with_limiter(|limiter| limiter.reserve_lease(lease)))
+    }
+
     /// Blocks keys that are refused too often, for longer each time. By default, only operators block keys.
     ///
     /// See [`BlockRule`] for the rule, and [the guide](crate::guide::security#growing-blocks) for the choice of the key:

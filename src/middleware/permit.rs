@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::limiter::{Decision, DecisionView};
-use crate::limiter::{HeldSlots, Permit};
+use crate::decision::LevelDecision;
+use crate::limiter::{Decision, DecisionView, HeldSlots, Permit};
 use crate::lock::Mutex;
 
 /// The permit of a request in the extensions of the request, if its layer has a quota
@@ -79,6 +79,30 @@ impl HeldPermit {
         PermitHandle {
             own: Arc::clone(&self.0),
             outer: outer.cloned().map(Arc::new),
+        }
+    }
+}
+
+impl HeldPermit {
+    pub(super) fn units(&self) -> ReservedUnits {
+        ReservedUnits(Arc::clone(&self.0))
+    }
+}
+
+/// The units that a request holds, for its reservation. It does nothing after the permit was taken, or after the response has
+/// ended.
+pub(super) struct ReservedUnits(SharedPermit);
+
+impl ReservedUnits {
+    pub(super) fn add(&self, level: LevelDecision<'_>, units: u32) {
+        if let Some(permit) = &mut *self.0.lock() {
+            permit.add_to_level(level, units);
+        }
+    }
+
+    pub(super) fn settle(&self, level: LevelDecision<'_>, used: u32) {
+        if let Some(permit) = &mut *self.0.lock() {
+            permit.settle_level(level, used);
         }
     }
 }

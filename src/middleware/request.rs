@@ -285,7 +285,7 @@ fn take_in(
     } else if config.observer.is_some() && !config.is_dry_run && decision.is_paused_meanwhile() {
         // The upstream has paused a key since the store was asked.
         let (decision, again) = decided.split();
-        Reservation::new(config, decision).give_back();
+        Reservation::new(config, decision, None).give_back();
         return ControlFlow::Continue(again);
     } else if let Some(place) = waiting {
         place.admitted(decision.view());

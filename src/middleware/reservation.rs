@@ -10,6 +10,7 @@ use smallvec::SmallVec;
 
 use super::config::LayerConfig;
 use super::level::Level;
+use super::permit::ReservedUnits;
 use crate::error::{Code, Error};
 use crate::key::Key;
 use crate::limiter::{Decision, DecisionView, RateLimiter, TakenLevel, settle_together};
@@ -22,7 +23,8 @@ use crate::runtime::{is_in_runtime, spawn_or_drop};
 /// request that passes. With the feature `axum-08`, a handler can take it as an argument. If several nested
 /// layers reserve, the handler gets the reservation of the innermost one.
 ///
-/// If it is never settled, the charge stays. Clones share the charge, and only the first settlement of each level
+/// If it is never settled, the charge stays; with a [`reserve_lease`](crate::RateLimitLayer::reserve_lease), what was not
+/// [added](Self::add) returns. Clones share the charge, and only the first settlement of each level
 /// counts.
 /// A request without a charge has nothing to settle: it is exempt, its cost was 0, or it passed only because
 /// of a [dry run](crate::RateLimitLayer::dry_run).
@@ -58,23 +60,30 @@ struct ReservationInner {
     config: Arc<LayerConfig>,
     view: DecisionView,
     charge: Mutex<Decision>,
+    /// What the request holds, in place of a charge.
+    units: Option<ReservedUnits>,
 }
 
 /// Levels of a decision to settle.
 type Settlements = SmallVec<[TakenLevel; 2]>;
 
 impl Reservation {
-    pub(super) fn new(config: &Arc<LayerConfig>, charge: Decision) -> Self {
+    pub(super) fn new(
+        config: &Arc<LayerConfig>,
+        charge: Decision,
+        units: Option<ReservedUnits>,
+    ) -> Self {
         Self(Arc::new(ReservationInner {
             config: Arc::clone(config),
             view: charge.view().clone(),
             charge: Mutex::new(charge),
+            units,
         }))
     }
 
     pub(super) fn unlimited(config: &Arc<LayerConfig>) -> Self {
         let view = DecisionView::unlimited();
-        Self::new(config, Decision::without_charge(view))
+        Self::new(config, Decision::without_charge(view), None)
     }
 
     /// Returns the decision about the request. For an exempt request, it is an admission without any quota.
@@ -83,8 +92,49 @@ impl Reservation {
         &self.0.view
     }
 
+    /// Takes units that were used from those that the request holds, if the layer has a
+    /// [`reserve_lease`](crate::RateLimitLayer::reserve_lease). More than it holds may be used: all is charged.
+    ///
+    /// It asks no store, so call it for each part of a stream. What was added is charged with the next renewal, at most a third
+    /// of the lease later, or when the response body ends. Then the rest returns.
+    ///
+    /// In a layer with several [levels](crate::Level), it adds to those that cost what the layer costs. Nothing is held of
+    /// a level without a `reserve_lease`: then a warning is logged, and [`settle`](Self::settle) adjusts the charge.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tollgate::Reservation;
+    ///
+    /// // For each part of an answer, as it is sent. If the client disconnects, the rest returns.
+    /// fn sent(reservation: &Reservation, tokens: u32) {
+    ///     reservation.add(tokens);
+    /// }
+    /// ```
+    pub fn add(&self, units: u32) {
+        let ReservationInner { config, view, .. } = &*self.0;
+        for level in view.levels() {
+            let place = level.place();
+            if !config.shares_cost(place) {
+                continue;
+            }
+            match &self.0.units {
+                Some(held) if level.is_held() => held.add(level, units),
+                _ if level.is_charged() => {
+                    let level = config.level(place);
+                    level.diagnostics.nothing_is_held(level.name());
+                }
+                _ => {}
+            }
+        }
+    }
+
     /// Adjusts the charge to the actual cost in units, as
     /// [`Decision::settle`] does. Later calls do nothing.
+    ///
+    /// Of units that the request [holds](crate::RateLimitLayer::reserve_lease), the cost is charged with what was
+    /// [added](Self::add) before, and the rest returns. Settle them before the response body ends, or take the
+    /// [permit](crate::PermitHandle): with the body, units are charged of which nobody has said what was used.
     ///
     /// In a layer with several [levels](crate::Level), it settles all those that cost what the layer costs.
     /// For the others, use [`settle_level`](Self::settle_level).
@@ -152,6 +202,7 @@ impl Reservation {
             config,
             view,
             charge,
+            ..
         } = &*self.0;
         // Before the lock: a closure of the application may settle, too.
         let costs: SmallVec<[_; 4]> = view
@@ -162,6 +213,12 @@ impl Reservation {
         let mut charge = charge.lock();
         let mut settlements = Settlements::new();
         for (index, (level, used)) in view.levels().zip(costs).enumerate() {
+            if level.is_held() {
+                if let (Some(held), Some(used)) = (&self.0.units, used) {
+                    held.settle(level, used);
+                }
+                continue;
+            }
             let taken = used.and_then(|used| charge.take_all(index, used));
             match taken.filter(|taken| taken.held != taken.used) {
                 Some(_) if level.cost() == 0 => {

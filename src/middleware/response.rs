@@ -57,7 +57,8 @@ pub(super) fn prepare_request(
         parts.extensions.insert(decision.view().clone());
         if config.reserves || settles {
             decided = Some(decision.view().clone());
-            reservation = Some(Reservation::new(config, decision));
+            let units = permit.as_ref().map(HeldPermit::units);
+            reservation = Some(Reservation::new(config, decision, units));
         } else {
             decided = Some(decision.into_view());
         }

@@ -96,7 +96,6 @@ impl Quotas {
         Self::beside(Some(Quota::held(lease)), self.iter().cloned())
     }
 
-    /// Returns these quotas after a change of each. What is held beside them stays.
     pub(crate) fn map(&self, change: impl FnMut(&Quota) -> Quota) -> Self {
         Self::beside(self.0.held.clone(), self.iter().map(change))
     }
@@ -118,7 +117,6 @@ impl Quotas {
         self.has_held() || self.has_slots()
     }
 
-    /// Returns the number of answers to a check of these quotas.
     #[inline]
     pub(crate) fn answers(&self) -> usize {
         self.len() + usize::from(self.has_held())

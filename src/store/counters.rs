@@ -296,7 +296,6 @@ impl Counters {
         answer
     }
 
-    /// Charges what a holder has spent and no earlier message has said, also beyond the limits.
     fn charge_spent(&mut self, check: Check<'_>, now: u64) {
         let Some(holding) = check.unit_holding() else {
             return;
@@ -377,7 +376,6 @@ impl Counters {
         value
     }
 
-    /// Applies a change to the holders of units, of which those that have ended hold none.
     fn with_holds<T>(&mut self, now: u64, change: impl FnOnce(&mut Holds) -> (T, Changes)) -> T {
         let mut count = self.take((Algorithm::Held, 0, 0));
         let mut none = Holds::default();
@@ -393,7 +391,6 @@ impl Counters {
         value
     }
 
-    /// Takes the count of this id out, or a new one.
     fn take(&mut self, id: CountId) -> Count {
         let index = self.counts.iter().position(|count| count.has_id(id));
         index.map_or_else(|| Count::new(id), |index| self.counts.swap_remove(index))

@@ -21,6 +21,8 @@ pub(crate) struct Telemetry {
     top_rejected_keys: Option<TopRejectedKeys>,
     /// For the warning about a store that charges nothing beyond a limit.
     pub(crate) charged_to_limit: OnceFlag,
+    /// For the warning about a total that is reserved as a charge.
+    pub(crate) total_reserved: OnceFlag,
 }
 
 impl Telemetry {
@@ -35,6 +37,7 @@ impl Telemetry {
             events: Events::new(limiter, store, aliases),
             top_rejected_keys: tracked.map(TopRejectedKeys::new),
             charged_to_limit: OnceFlag::default(),
+            total_reserved: OnceFlag::default(),
         }
     }
 

@@ -3,6 +3,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod layer;
 mod parity;
 mod permits;
 mod redis;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::table::HeldOfKey;
+use super::held_of_key::HeldOfKey;
 use crate::clock::{certain_part, micros};
 use crate::decision::{Holding, holder_for};
 use crate::key::{Fingerprint, Key};

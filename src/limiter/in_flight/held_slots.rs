@@ -3,7 +3,8 @@
 use std::mem;
 
 use super::held_key::HeldKey;
-use super::table::{HeldOfKey, HeldSlots, Rest, State};
+use super::held_of_key::{HeldOfKey, Rest};
+use super::table::{HeldSlots, State};
 use crate::error::Error;
 use crate::limiter::line::LineKey;
 use crate::store::StoreFuture;
@@ -88,12 +89,6 @@ impl HeldSlots {
         });
         self.table.given_back.notify_waiters();
         acknowledged
-    }
-}
-
-impl HeldOfKey {
-    fn line(&self) -> LineKey {
-        self.want.line
     }
 }
 

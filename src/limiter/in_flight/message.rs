@@ -47,7 +47,6 @@ impl SlotLevel {
             .filter(move |(quota, _)| quota.is_in_flight() || Some(*quota) == held)
     }
 
-    /// The answers of the quotas that bound what is held.
     pub(super) fn bounding_answers<'a>(
         &'a self,
         answer: &'a mut Answer,

@@ -10,6 +10,7 @@
 
 mod acquire;
 mod held_key;
+mod held_of_key;
 mod held_slots;
 mod keeper;
 mod limiter_permits;

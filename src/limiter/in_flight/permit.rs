@@ -6,14 +6,20 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 use super::table::{HeldSlots, LEASE_SHORTENED};
+use crate::decision::LevelDecision;
 use crate::error::Error;
 use crate::limiter::decision::{Decision, DecisionView};
+use crate::limiter::line::LineKey;
 
-/// Slots of a quota [in flight](crate::Quota::in_flight), held until the permit is dropped.
+/// Slots of a quota [in flight](crate::Quota::in_flight), or units of a limiter with a
+/// [`reserve_lease`](crate::RateLimiter::reserve_lease), held until the permit is dropped.
 ///
 /// [`RateLimiter::acquire`](crate::RateLimiter::acquire) and [`try_acquire`](crate::RateLimiter::try_acquire) return it.
 /// The process renews the [lease](crate::Quota::slot_lease) of its permits in the background, however long the work takes. If
 /// it is killed, the slots return when the lease ends.
+///
+/// Of units, what was [added](Self::add) is charged when the permit is dropped, and the rest returns. A permit that is dropped
+/// without a word is charged as a whole.
 ///
 /// A permit may be dropped anywhere, also outside of a tokio runtime. The store learns of it within some milliseconds. If the
 /// process ends before, the slots stay taken until the lease ends: await
@@ -133,7 +139,20 @@ impl Permit {
         }
     }
 
-    /// Gives the slots back, and returns the decision: [`Decision::settle`] charges the rates the actual cost.
+    pub(crate) fn add_to_level(&mut self, level: LevelDecision<'_>, units: u32) {
+        for slots in &mut self.slots {
+            slots.add(units, |line| is_line_of(line, level));
+        }
+    }
+
+    pub(crate) fn settle_level(&mut self, level: LevelDecision<'_>, used: u32) {
+        for slots in &mut self.slots {
+            slots.settle(used, |line| is_line_of(line, level));
+        }
+    }
+
+    /// Gives the slots back, and returns the decision: [`Decision::settle`] charges the rates the actual cost. Units are charged
+    /// as when the permit is dropped, and the decision does not settle them.
     pub fn into_decision(self) -> Decision {
         self.decision
     }
@@ -188,6 +207,10 @@ impl Permit {
             }
         }
     }
+}
+
+fn is_line_of(line: LineKey, level: LevelDecision<'_>) -> bool {
+    line.limiter == level.facts().id && line.key == level.key().fingerprint()
 }
 
 impl fmt::Debug for Permit {

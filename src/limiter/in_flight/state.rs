@@ -8,8 +8,9 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use super::held_key::{GATHERED, HeldKey};
+use super::held_of_key::{HeldOfKey, Rest};
 use super::message::{HINTS, Message, Reply, late, no_reply, superseded};
-use super::table::{HeldOfKey, HeldSlots, PermitTable, Rest, SlotCheck, SlotLevel, State};
+use super::table::{HeldSlots, PermitTable, SlotCheck, SlotLevel, State};
 use crate::clock::certain_part;
 use crate::decision::{Answers, HoldingNote, QuotaAnswer, Wait};
 use crate::error::Error;

@@ -10,6 +10,7 @@ use smallvec::SmallVec;
 use tokio::sync::{Notify, oneshot};
 
 use super::held_key::{HeldKey, Listener};
+use super::held_of_key::HeldOfKey;
 use crate::clock::Clock;
 use crate::decision::{Answers, StoreId, holder_for};
 use crate::error::Error;
@@ -104,27 +105,6 @@ pub(crate) struct HeldSlots {
     pub(super) table: Arc<PermitTable>,
     pub(super) since: u64,
     pub(super) of_keys: SmallVec<[HeldOfKey; 1]>,
-}
-
-/// The slots or units of one check and key.
-#[derive(Clone, Copy)]
-pub(super) struct HeldOfKey {
-    pub(super) want: Want,
-    /// They are lost if the key has a later one.
-    pub(super) epoch: u64,
-    /// The slots, or the units that were not used.
-    pub(super) left: u32,
-    /// The units that were used, also beyond those that were held.
-    pub(super) used: u32,
-    pub(super) rest: Rest,
-}
-
-/// What becomes of units that were not used.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Rest {
-    Returns,
-    /// Nobody has said what was used, so all of it may have been.
-    IsCharged,
 }
 
 impl PermitTable {

@@ -1320,7 +1320,7 @@ mod tests {
         let mut looked_at = Vec::new();
         for key in 0..1_000_u32 {
             let want = AskedLevel::new(&limiter, key, 1).want();
-            let none = Room::from_quotas([(true, 0)]);
+            let none = Room::from_quotas([(true, 0)], false);
             let before = Instant::now();
             let refused = [(want, Some(none), Some(Duration::ZERO))];
             let wait = SlotWait {

@@ -20,6 +20,7 @@ pub(in crate::middleware) struct LevelDiagnostics {
     cost_above_limit: OnceFlag,
     limit_of_zero: OnceFlag,
     nothing_to_settle: OnceFlag,
+    nothing_is_held: OnceFlag,
     settlement: Arc<OutageLog>,
     pub(in crate::middleware) misconfiguration: MisconfigurationChecks,
 }
@@ -32,6 +33,7 @@ impl Default for LevelDiagnostics {
             cost_above_limit: OnceFlag::new(),
             limit_of_zero: OnceFlag::new(),
             nothing_to_settle: OnceFlag::new(),
+            nothing_is_held: OnceFlag::new(),
             settlement: Arc::new(OutageLog::new("the store")),
             misconfiguration: MisconfigurationChecks::default(),
         }
@@ -113,6 +115,16 @@ impl LevelDiagnostics {
                 limiter,
                 "cannot settle a request of cost 0: nothing was charged, whatever is used already; charge at \
                  least 1 unit when the request arrives"
+            );
+        }
+    }
+
+    pub(in crate::middleware) fn nothing_is_held(&self, limiter: &str) {
+        if self.nothing_is_held.first_time() {
+            tracing::warn!(target: "tollgate::diagnostics",
+                code = warning::NOTHING_IS_HELD,
+                limiter,
+                "cannot add units to a reservation: the limiter has charged them, and holds none; set `reserve_lease`, or                  settle the reservation"
             );
         }
     }

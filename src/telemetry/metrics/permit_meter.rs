@@ -24,7 +24,6 @@ struct PermitMetrics {
 }
 
 impl PermitMeter {
-    /// Permits of the limiter hold slots, or else units.
     pub(crate) fn new(limiter: &str, holds_units: bool) -> Self {
         let labels = &[("limiter", limiter)];
         let held = if holds_units {

@@ -55,7 +55,6 @@ impl Value {
         }
     }
 
-    /// The kind of a value beside which units are held.
     fn kind_beside_held(self) -> &'static str {
         match self {
             Self::Row => "counters_beside",
@@ -65,7 +64,6 @@ impl Value {
         }
     }
 
-    /// Whether its entries are the holders of slots or units.
     pub(super) fn has_holders(self) -> bool {
         matches!(self, Self::InFlight | Self::Held)
     }
@@ -335,7 +333,6 @@ fn message(holding: &Holding) -> Header {
     message
 }
 
-/// Returns the message of a holder of units, as `holds.lua` reads it.
 fn message_with_spent(holding: &Holding) -> Header {
     let mut message = front_of_message(holding);
     for number in [holding.spent, holding.acknowledged] {
