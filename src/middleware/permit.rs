@@ -81,9 +81,7 @@ impl HeldPermit {
             outer: outer.cloned().map(Arc::new),
         }
     }
-}
 
-impl HeldPermit {
     pub(super) fn units(&self) -> ReservedUnits {
         ReservedUnits(Arc::clone(&self.0))
     }

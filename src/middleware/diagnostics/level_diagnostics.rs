@@ -124,7 +124,8 @@ impl LevelDiagnostics {
             tracing::warn!(target: "tollgate::diagnostics",
                 code = warning::NOTHING_IS_HELD,
                 limiter,
-                "cannot add units to a reservation: the limiter has charged them, and holds none; set `reserve_lease`, or                  settle the reservation"
+                "cannot add units to a reservation: the limiter has charged them, and holds none; set `reserve_lease`, or \
+                 settle the reservation"
             );
         }
     }
