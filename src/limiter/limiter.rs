@@ -311,9 +311,9 @@ impl RateLimiter {
     /// - A key is leased if its limit is above 20, and if at least sixteen checks come within the time of the lease. Far from
     ///   the store, four to six are enough, because each check from memory saves a round trip of 20 ms or more. A lease
     ///   should last several round trips: one of less than 1.25 takes no units.
-    /// - The process asks for as many units as the key will use until the lease ends. It gets the part of what is left that it
-    ///   used of the limit in the last window, and at least an eighth. So a process that is alone at its limit gets all of
-    ///   it, and several share it by what they used.
+    /// - The process asks for as many units as the key will use until the lease ends. Of what is left, it
+    ///   gets twice the part that it used of the limit in the last window, and at least an eighth. So a process that is
+    ///   alone at its limit gets all of it, and several share it by what they used.
     /// - It asks again in the background, a round trip before the units are used up, and returns what is left when the
     ///   lease ends.
     /// - The source of a check from memory is [`Source::Lease`](crate::Source::Lease). Its numbers may be as old

@@ -66,7 +66,7 @@ async fn a_key_of_a_store_far_away_is_leased_for_fewer_checks_unless_its_units_w
     let server = RedisServer::start();
     let second = Duration::from_secs(1);
     let mut from_memory = Vec::new();
-    for (key, millis) in ["near", "far", "too far"].into_iter().zip([1, 150, 900]) {
+    for (key, millis) in ["far", "too far"].into_iter().zip([150, 900]) {
         let quota = Quota::new(1_000, 10 * second);
         let round_trip = Duration::from_millis(millis);
         let (_proxy, limiter) = far_limiter(&server, round_trip, quota).await;
@@ -75,8 +75,10 @@ async fn a_key_of_a_store_far_away_is_leased_for_fewer_checks_unless_its_units_w
         let leased = answered.iter().filter(|answered| answered.is_from_memory());
         from_memory.push(leased.count());
     }
-    assert!(from_memory[1] >= 6, "{from_memory:?}");
-    assert_eq!((from_memory[0], from_memory[2]), (0, 0), "{from_memory:?}");
+    assert!(
+        from_memory[0] >= 6 && from_memory[1] == 0,
+        "{from_memory:?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,13 +1,15 @@
-//! The part of a limit that this process uses.
+//! The part of what is left of a limit that this process asks for.
 
 use super::use_rate::UseRate;
 use crate::clock::micros;
 use crate::quota::{Quota, Quotas};
 
-/// The part of the limit that the store charged to this process in the last window, in eighths.
+/// How many eighths of what is left a process gets when it asks for units: twice the part of the limit that the store charged
+/// to it in the last window.
 ///
-/// A process gets this part of what is left when it asks for units. It is looked at once in a lease: a sudden burst would
-/// else take what other processes burst for, too.
+/// Processes ask at different times, so that their parts may be more than one together. By once the part, five equal processes at
+/// their limit split what is left into grants of a few units, and half of their checks wait for the store. It is looked at once in a
+/// lease: a sudden burst would else take what other processes burst for, too.
 #[derive(Debug)]
 pub(super) struct LimitPart {
     charges: UseRate,
@@ -37,7 +39,7 @@ impl LimitPart {
         if let Some(quota) = sustained(quotas).filter(|_| now >= self.looks_at) {
             let charged = self.charges.uses(now, counted_micros(quota, lease)).units;
             let limit = u64::from(quota.limit().max(1));
-            let eighths = (8 * charged + limit / 2) / limit;
+            let eighths = (2 * 8 * charged + limit / 2) / limit;
             self.eighths = u32::try_from(eighths).map_or(8, |eighths| eighths.clamp(1, 8));
             self.looks_at = now.saturating_add(lease);
         }
@@ -76,7 +78,7 @@ mod tests {
             }
         }
         // 60, 120, 180, 240, 300 and 360 of 600.
-        assert_eq!(eighths, [1, 2, 2, 3, 4, 5]);
+        assert_eq!(eighths, [2, 3, 5, 6, 8, 8]);
         let later = 300 * SECOND;
         assert_eq!(part.eighths(&quotas(), LEASE, later), 1);
     }

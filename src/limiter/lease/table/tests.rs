@@ -129,20 +129,20 @@ fn units_are_asked_for_before_those_at_hand_are_used_up() {
 }
 
 #[test]
-fn a_process_asks_for_the_part_of_what_is_left_that_it_was_charged_of_the_limit() {
+fn a_process_asks_for_twice_the_part_of_what_is_left_that_it_was_charged_of_the_limit() {
     let (clock, table) = table();
     let subject = ada();
     assert_eq!(ask(&table, subject, &clock).eighths, 1);
     table.end_request(subject, 0);
-    // 620 000 of a million: 300 000 by checks, the rest by a grant.
+    // 350 000 of a million: 300 000 by checks, the rest by a grant.
     table.record_charge(subject, 300_000);
     let request = ask(&table, subject, &clock);
-    assert!(table.add(subject, request, grant(&table, 1, 320_000, 1)));
+    assert!(table.add(subject, request, grant(&table, 1, 50_000, 1)));
     table.end_request(subject, 0);
     // A burst gets no more than before, for a lease.
     assert_eq!(ask(&table, subject, &clock).eighths, 1);
     table.end_request(subject, TIMES.period);
-    assert_eq!(ask(&table, subject, &clock).eighths, 5);
+    assert_eq!(ask(&table, subject, &clock).eighths, 6);
 }
 
 #[test]
