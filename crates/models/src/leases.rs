@@ -37,6 +37,8 @@ enum Fault {
     UsedFromReply,
     /// The store grants units that it does not charge.
     GrantNotCharged,
+    /// The store grants what is asked for, whatever is left.
+    GrantBeyondLeft,
     /// Units of an aligned window are used after its end.
     EndOfWindowIgnored,
     /// A unit that is given back goes to the newest grant, not to its own.
@@ -245,9 +247,16 @@ impl Leases {
     }
 
     /// Charges up to so many units. Returns the charge and its units.
+    ///
+    /// Which part of what is left a process may get is not a rule of the model: it asks for every number of units.
     fn charge(&self, state: &mut State, units: u8, has_receipt: bool) -> (Receipt, u8) {
         let used: u8 = state.log.iter().map(|charge| charge.units).sum();
-        let units = units.min(self.limit.saturating_sub(used));
+        let is_bound = !(has_receipt && self.has(Fault::GrantBeyondLeft));
+        let units = if is_bound {
+            units.min(self.limit.saturating_sub(used))
+        } else {
+            units
+        };
         let receipt = if has_receipt { state.free_receipt() } else { 0 };
         if units > 0 && !(has_receipt && self.has(Fault::GrantNotCharged)) {
             state.log.push(Charge {
@@ -628,6 +637,7 @@ pub(crate) fn cases() -> Vec<Case> {
         (Fault::WholeLease, small()),
         (Fault::UsedFromReply, small()),
         (Fault::GrantNotCharged, small()),
+        (Fault::GrantBeyondLeft, small()),
         (Fault::EndOfWindowIgnored, fixed()),
         (Fault::ReturnIntoLaterGrant, small()),
         (Fault::ReturnStaysUsable, small()),

@@ -32,6 +32,11 @@ fn each_planted_fault_exceeds_the_limit() {
             6,
         ),
         (
+            "GrantBeyondLeft",
+            "no span of the window exceeds the limit",
+            6,
+        ),
+        (
             "EndOfWindowIgnored",
             "no span of the window exceeds the limit",
             11,
