@@ -55,7 +55,7 @@ impl Closed {
         text.lines()
             .filter(|line| line.ends_with(": close"))
             .map(|line| {
-                let begin = line.find("tollgate.check").or(line.find("request"));
+                let begin = line.find("tollgate.check").or_else(|| line.find("request"));
                 let span = &line[begin.expect("a span")..];
                 span.split_inclusive('}').next().expect("fields").to_owned()
             })
