@@ -142,8 +142,10 @@ impl Answer {
 
     /// Returns the units that processes hold of the key, which count as used beside those that were charged.
     pub(crate) fn reserved(&self, quotas: &Quotas) -> u32 {
-        let held = quotas.held().and(self.quotas.get(quotas.len()));
-        held.map_or(0, |held| held.used)
+        if !quotas.has_held() {
+            return 0;
+        }
+        self.quotas.get(quotas.len()).map_or(0, |held| held.used)
     }
 
     /// Counts what processes hold, as the last answer says, as used of each quota. A quota that has room for the cost without
