@@ -51,7 +51,9 @@ pub(super) fn record_in_current_span(
         span.record("tollgate.outcome", outcome.text());
         span.record("tollgate.source", source);
     }
-    if span.has_field("tollgate.key_alias") {
-        span.record("tollgate.key_alias", key_alias());
+    if span.has_field("tollgate.key_alias")
+        && let Some(alias) = key_alias()
+    {
+        span.record("tollgate.key_alias", alias);
     }
 }
