@@ -235,7 +235,9 @@ impl PendingCheck {
 
     #[inline]
     fn take_in_all(&mut self, sent: &SendMarks, answers: &mut Answers) -> Result<(), CheckError> {
-        self.estimate_waits(answers);
+        if !answers.are_admitted() {
+            self.estimate_waits(answers);
+        }
         self.remember(sent, answers, Duration::MAX);
         match self.take_in(answers) {
             Ok(_) => Ok(()),
@@ -334,7 +336,9 @@ impl PendingCheck {
         }
         let mut sent = SendMarks::new();
         let mut answers = self.ask_store(&mut sent).await?;
-        self.estimate_waits(&mut answers);
+        if !answers.are_admitted() {
+            self.estimate_waits(&mut answers);
+        }
         self.remember(&sent, &answers, max_age);
         self.take_in(&mut answers)
     }
@@ -376,7 +380,7 @@ impl PendingCheck {
         store.remember(&checks, sent, answers, max_age);
     }
 
-    #[inline]
+    #[cold]
     fn estimate_waits(&self, answers: &mut Answers) {
         for (level, answer) in asked(&self.levels).zip(answers.iter_mut()) {
             if level.quotas().has_held() && !answer.is_admitted() {
