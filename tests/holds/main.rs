@@ -3,6 +3,8 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+#[cfg(feature = "cluster")]
+mod cluster;
 mod layer;
 mod parity;
 mod permits;
