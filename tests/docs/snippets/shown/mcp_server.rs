@@ -2,7 +2,7 @@
 
 use axum::{Router, middleware::from_fn_with_state, routing::post};
 use reqwest::{Client, RequestBuilder, Response as Answer};
-use tollgate::{MemoryStore, RedisStore, Store};
+use tollgate::{MemoryStore, Quota, RedisStore, Store};
 
 use crate::support::redis_server::RedisServer;
 use crate::support::served::serve;
@@ -13,14 +13,7 @@ use axum::response::{IntoResponse, Response};
 use axum::{Json, body::Bytes, extract::State, middleware::Next};
 use serde_json::{Value, json};
 use tollgate::key::{self, KeyExtractor};
-use tollgate::{Key, Quota, RateLimiter};
-
-fn quota(tool: &str) -> Quota {
-    match tool {
-        "export" => Quota::per_hour(2),
-        _ => Quota::per_minute(30),
-    }
-}
+use tollgate::{Key, RateLimiter};
 
 async fn limit_tools(
     State([users, tools]): State<[RateLimiter; 2]>,
@@ -35,14 +28,14 @@ async fn limit_tools(
     if message["method"] == "tools/call" {
         let user = key::authorization().extract(&parts);
         let user = user.map_err(|_| StatusCode::UNAUTHORIZED)?;
-        let tool = message["params"]["name"].as_str().unwrap_or_default();
-        let by_tool = tools.level(user.and(&Key::from(tool))).quotas(quota(tool));
-        let call = RateLimiter::check_all([users.level(&user), by_tool]).await;
+        let tool = Key::from(message["params"]["name"].as_str().unwrap_or_default());
+        let levels = [users.level(&user), tools.level(user.and(&tool))];
+        let call = RateLimiter::check_all(levels).await;
         let call = call.map_err(|_| StatusCode::SERVICE_UNAVAILABLE)?;
         if !call.is_allowed() {
-            let seconds = call.retry_after().map(|wait| wait.as_secs_f64().ceil());
-            let data = json!({ "retry_after": seconds });
-            let error = json!({ "code": -32029, "message": "rate limit exceeded", "data": data });
+            let wait =
+                json!({ "retry_after": call.retry_after().map(|wait| wait.as_secs_f64().ceil()) });
+            let error = json!({ "code": -32029, "message": "rate limit exceeded", "data": wait });
             let answer = json!({ "jsonrpc": "2.0", "id": message["id"], "error": error });
             return Ok(Json(answer).into_response());
         }
@@ -63,8 +56,8 @@ const SESSION: [&str; 5] = [
 /// A server of tools: it answers with the message that it got.
 async fn server(store: impl Store + Clone) -> String {
     let limits = [
-        RateLimiter::new(store.clone(), Quota::per_minute(4)).name("mcp-users"),
-        RateLimiter::new(store, Quota::per_minute(30)).name("mcp-tools"),
+        RateLimiter::new(store.clone(), Quota::per_minute(6)).name("mcp-users"),
+        RateLimiter::new(store, Quota::per_hour(4)).name("mcp-tools"),
     ];
     let tools = post(|body: Bytes| async { body });
     let limited = tools.layer(from_fn_with_state(limits, limit_tools));
@@ -122,7 +115,10 @@ async fn a_client_of_mcp_is_told_in_json_rpc_how_long_to_wait() {
         );
         assert_eq!(answer["error"]["code"], -32029, "{answer}");
         let wait = answer["error"]["data"]["retry_after"].as_f64();
-        assert!((50.0..=60.0).contains(&wait.expect(&text)), "{answer}");
+        assert!(
+            (3_500.0..=3_600.0).contains(&wait.expect(&text)),
+            "{answer}"
+        );
         // Another user has calls of their own.
         assert_eq!(call(&url, "bob", "search").await, Value::Null);
     }
@@ -132,7 +128,7 @@ async fn a_client_of_mcp_is_told_in_json_rpc_how_long_to_wait() {
 async fn a_tool_has_its_own_limit_and_a_refused_call_of_it_costs_the_user_nothing() {
     let redis = RedisServer::start();
     for url in servers(&redis).await {
-        for _ in 0..2 {
+        for _ in 0..4 {
             assert_eq!(call(&url, "ada", "export").await, Value::Null);
         }
         for _ in 0..5 {
@@ -147,7 +143,9 @@ async fn a_tool_has_its_own_limit_and_a_refused_call_of_it_costs_the_user_nothin
         for _ in 0..2 {
             assert_eq!(call(&url, "ada", "search").await, Value::Null);
         }
-        assert_eq!(call(&url, "ada", "search").await["code"], -32029);
+        let error = call(&url, "ada", "search").await;
+        let wait = error["data"]["retry_after"].as_f64();
+        assert!((1.0..=60.0).contains(&wait.expect("seconds")), "{error}");
     }
 }
 
