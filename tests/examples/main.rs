@@ -1315,6 +1315,59 @@ async fn a_service_to_watch_tells_what_its_clients_saw_and_whom_it_refused() {
     assert!(top_rejected.ends_with(&told), "{top_rejected}");
 }
 
+/// Sends so many requests of a customer, and returns the statuses.
+async fn statuses_for(url: &str, customer: &str, requests: usize) -> Vec<u16> {
+    let request = Client::new().get(url);
+    let request = request.header("authorization", format!("Bearer {customer}"));
+    statuses_of(request, requests).await
+}
+
+#[tokio::test]
+async fn a_service_to_start_from_limits_customers_and_addresses_and_stops_at_sigterm() {
+    let server = RedisServer::start();
+    let redis = format!("{}?prefix=service&deadline=30s", server.url());
+    for store in ["memory:", &redis] {
+        let mut example = Example::start("service", store);
+        let address = example.address();
+        let metrics = example.line();
+        let metrics = metrics
+            .strip_prefix("Metrics on ")
+            .expect(&metrics)
+            .trim_end();
+        let url = format!("http://{address}/");
+
+        let seen = statuses_for(&url, "ada", 101).await;
+        assert_eq!(seen, [[200; 100].as_slice(), &[429]].concat());
+        let exports = format!("{url}export");
+        assert_eq!(statuses_for(&exports, "bob", 3).await, [200; 3]);
+        // The address has admitted 104: the limit of customers refused the 101st only after that.
+        let seen = statuses_for(&url, "grace", 100).await;
+        assert_eq!(seen, [200; 100]);
+        let seen = statuses_for(&url, "lin", 97).await;
+        assert_eq!(seen, [[200; 96].as_slice(), &[429]].concat());
+        // It is not limited, and needs no credentials.
+        assert_eq!(statuses(&format!("{url}healthz"), 1).await, [200]);
+
+        let expected = [
+            ("address", "admitted", 300),
+            ("address", "refused", 1),
+            ("customer", "admitted", 299),
+            ("customer", "refused", 1),
+            ("exports", "admitted", 3),
+        ];
+        let expected =
+            expected.map(|(limiter, outcome, count)| ((limiter.into(), outcome.into()), count));
+        assert_eq!(counted(metrics).await, BTreeMap::from(expected));
+        let hidden = reqwest::get(format!("{url}metrics"))
+            .await
+            .expect("an answer");
+        assert_ne!(hidden.status(), 200);
+
+        example.process.signal("TERM");
+        example.process.wait();
+    }
+}
+
 #[tokio::test]
 async fn a_service_to_watch_has_clients_of_its_own_if_it_is_told_to() {
     let arguments = ["--traffic", "500", "--log", "info,tollgate::check=off"];

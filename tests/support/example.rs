@@ -24,6 +24,7 @@ impl Example {
                 .env("TOLLGATE_STORE", store)
                 .env("TOLLGATE_ADDR", "127.0.0.1:0")
                 .env("TOLLGATE_ADMIN_ADDR", "127.0.0.1:0")
+                .env("TOLLGATE_METRICS_ADDR", "127.0.0.1:0")
                 .stdout(Stdio::piped())
                 .stderr(Stdio::null()),
         );
