@@ -39,26 +39,30 @@ pub mod keys {}
 #[doc = include_str!("placement.md")]
 pub mod placement {}
 
-// The page has the path of the picture in the repository, where rustdoc does not look. The first definition of a link counts.
+// A page has the path of its picture in the repository, where rustdoc does not look. The first definition of a link counts.
 #[doc = concat!("[boundary]: data:image/svg+xml;base64,", include_str!("../../docs/boundary.svg.base64"))]
 #[doc = include_str!("algorithms.md")]
 pub mod algorithms {}
 
+#[doc = concat!("[outage]: data:image/svg+xml;base64,", include_str!("../../docs/outage.svg.base64"))]
 #[doc = include_str!("failures.md")]
 pub mod failures {}
 
 #[doc = include_str!("cookbook.md")]
 pub mod cookbook {}
 
+#[doc = concat!("[shares]: data:image/svg+xml;base64,", include_str!("../../docs/shares.svg.base64"))]
 #[doc = include_str!("plans.md")]
 pub mod plans {}
 
+#[doc = concat!("[costs]: data:image/svg+xml;base64,", include_str!("../../docs/costs.svg.base64"))]
 #[doc = include_str!("costs.md")]
 pub mod costs {}
 
 #[doc = include_str!("bodies.md")]
 pub mod bodies {}
 
+#[doc = concat!("[levels]: data:image/svg+xml;base64,", include_str!("../../docs/levels.svg.base64"))]
 #[doc = include_str!("levels.md")]
 pub mod levels {}
 

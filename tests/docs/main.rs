@@ -342,27 +342,43 @@ fn a_picture_of_the_guide_is_embedded_for_rustdoc_and_has_a_path_in_a_clone() {
         let found = report(&document, &broken_links(&document)).concat();
         assert_eq!(found.is_empty(), resolves, "{found}");
     }
+}
 
-    let picture = std::fs::read(root().join("docs/boundary.svg")).expect("a picture");
-    let embedded = format!("{}\n", STANDARD.encode(picture));
-    let path = root().join("docs/boundary.svg.base64");
-    if std::env::var_os("TOLLGATE_REGENERATE").is_some() {
-        std::fs::write(&path, &embedded).expect("a file");
+#[test]
+fn rustdoc_gets_each_picture_as_it_is_drawn() {
+    let embedded_in = read("src/guide/mod.rs");
+    for (name, page) in [
+        ("boundary", "algorithms"),
+        ("costs", "costs"),
+        ("levels", "levels"),
+        ("outage", "failures"),
+        ("shares", "plans"),
+    ] {
+        let picture = format!("../../docs/{name}.svg");
+        let drawn = std::fs::read(root().join(format!("docs/{name}.svg"))).expect("a picture");
+        let embedded = format!("{}\n", STANDARD.encode(drawn));
+        let path = root().join(format!("docs/{name}.svg.base64"));
+        if std::env::var_os("TOLLGATE_REGENERATE").is_some() {
+            std::fs::write(&path, &embedded).expect("a file");
+        }
+        let is_current = std::fs::read_to_string(path).is_ok_and(|text| text == embedded);
+        assert!(
+            is_current,
+            "docs/{name}.svg has changed: see CONTRIBUTING.md"
+        );
+        assert!(embedded_in.contains(&format!("include_str!(\"../../docs/{name}.svg.base64\")")));
+
+        // As rustdoc reads the page.
+        let page = format!("src/guide/{page}.md");
+        let text = read(&page);
+        let text = format!("[{name}]: data:image/svg+xml;base64,{embedded}{text}");
+        let document = Document::parse(Path::new(&page), text);
+        let mut links = document.links.iter().map(|(link, _)| link.as_str());
+        let shown = format!("data:image/svg+xml;base64,{}", embedded.trim_end());
+        assert!(links.any(|link| link == shown), "{name}");
+        assert!(
+            !document.links.iter().any(|(link, _)| *link == picture),
+            "{name}"
+        );
     }
-    let is_current = std::fs::read_to_string(path).is_ok_and(|text| text == embedded);
-    assert!(
-        is_current,
-        "docs/boundary.svg has changed: see CONTRIBUTING.md"
-    );
-
-    // As rustdoc reads the page.
-    let page = format!(
-        "[boundary]: data:image/svg+xml;base64,{embedded}{}",
-        read(algorithms)
-    );
-    let document = Document::parse(Path::new(algorithms), page);
-    let mut links = document.links.iter().map(|(link, _)| link.as_str());
-    let shown = format!("data:image/svg+xml;base64,{}", embedded.trim_end());
-    assert!(links.any(|link| link == shown));
-    assert!(!document.links.iter().any(|(link, _)| link == PICTURE));
 }

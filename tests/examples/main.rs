@@ -1315,6 +1315,21 @@ async fn a_service_to_watch_tells_what_its_clients_saw_and_whom_it_refused() {
     assert!(top_rejected.ends_with(&told), "{top_rejected}");
 }
 
+#[test]
+fn the_pictures_of_the_guide_are_as_they_are_drawn() {
+    let drawn = tempfile::tempdir().expect("a directory");
+    let status = Command::new(built("pictures")).arg(drawn.path()).status();
+    assert!(status.expect("a program").success());
+    let docs = support::files::root().join("docs");
+    for name in ["levels.svg", "costs.svg", "outage.svg", "shares.svg"] {
+        let read = |path: &std::path::Path| std::fs::read_to_string(path.join(name)).expect(name);
+        assert!(
+            read(drawn.path()) == read(&docs),
+            "{name}: cargo run --example pictures"
+        );
+    }
+}
+
 /// Sends so many requests of a customer, and returns the statuses.
 async fn statuses_for(url: &str, customer: &str, requests: usize) -> Vec<u16> {
     let request = Client::new().get(url);
