@@ -60,6 +60,8 @@ async fn an_error_of_a_limiter_has_a_code_at_the_end_of_its_text() {
     let mut charged = one.check("ada").await.expect("a decision");
     let log = limiter(Quota::per_hour(1_000_000));
     let leased = limiter(Quota::per_hour(9).soft()).lease(HOUR);
+    let soft_beside_held =
+        limiter(Quota::per_hour(9).soft()).reserve_lease(Duration::from_secs(15));
     let mut errors = vec![
         (one.check_n("ada", 6).await.err(), "tollgate::E001"),
         (log.check_n("ada", 100_001).await.err(), "tollgate::E002"),
@@ -69,6 +71,7 @@ async fn an_error_of_a_limiter_has_a_code_at_the_end_of_its_text() {
             "tollgate::E015",
         ),
         (first_of_slots().await.err(), "tollgate::E016"),
+        (soft_beside_held.check("ada").await.err(), "tollgate::E017"),
         (together().await.err(), "tollgate::E205"),
         (leased.check("ada").await.err(), "tollgate::E206"),
         (down.check("ada").await.err(), "tollgate::E101"),
