@@ -13,6 +13,7 @@
 //! | | [Limits in bodies](bodies) | How do I limit by the account, the tokens or the rows in a body? |
 //! | | [Users, tenants and the whole service](levels) | How do I check several limits at once, all or nothing? |
 //! | | [Leases](leases) | How do I admit requests from memory without exceeding the limit? |
+//! | | [Several regions](regions) | How does one limit hold over several regions, without a round trip for each request? |
 //! | | [In flight](in_flight) | How do I limit what runs at the same time, over all processes? |
 //! | **Other services** | [Clients](clients) | What do clients of my service see? |
 //! | | [Calling other services](upstreams) | How do I stay below the limit of a service that I call, and obey it? |
@@ -68,6 +69,9 @@ pub mod levels {}
 
 #[doc = include_str!("leases.md")]
 pub mod leases {}
+
+#[doc = include_str!("regions.md")]
+pub mod regions {}
 
 #[doc = include_str!("in_flight.md")]
 pub mod in_flight {}
