@@ -39,13 +39,13 @@ const KEPT: u64 = 3_600_000_000;
 
 /// The units that all processes hold, as of a message.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct HeldUnits {
+pub(crate) struct UnitsBefore {
     pub(crate) units: u32,
     /// The store's note about the entry of the holder that asks.
     pub(crate) note: HoldingNote,
 }
 
-impl HeldUnits {
+impl UnitsBefore {
     /// The outcome of the count of what is held. It refuses nothing but a message that comes after a later one.
     pub(crate) fn outcome(self) -> QuotaOutcome {
         let wait = if self.note == HoldingNote::Superseded {
@@ -127,7 +127,7 @@ impl Holds {
     }
 
     /// Returns what is held before a check is decided, with what its holder states.
-    pub(crate) fn before(&self, holding: Option<&Holding>, now: u64) -> HeldUnits {
+    pub(crate) fn before(&self, holding: Option<&Holding>, now: u64) -> UnitsBefore {
         let own_id = holding.map(|holding| holding.holder);
         let own = self.holders.iter().find(|own| Some(own.id) == own_id);
         let live = self.holders.iter().filter(|holder| holder.end(now) > now);
@@ -135,8 +135,8 @@ impl Holds {
             .filter(|holder| Some(holder.id) != own_id)
             .map(|holder| u64::from(holder.units))
             .sum();
-        let before = HolderBefore::new(own, holding, now);
-        HeldUnits {
+        let before = UnitHolderBefore::new(own, holding, now);
+        UnitsBefore {
             units: u32::try_from(others.saturating_add(before.units)).unwrap_or(u32::MAX),
             note: before.note,
         }
@@ -150,7 +150,7 @@ impl Holds {
             .iter()
             .position(|holder| holder.id == holding.holder);
         let own = index.and_then(|index| self.holders.get(index));
-        let before = HolderBefore::new(own, Some(holding), now);
+        let before = UnitHolderBefore::new(own, Some(holding), now);
         if before.note == HoldingNote::Superseded {
             return Changes::NONE;
         }
@@ -225,12 +225,12 @@ fn lease_micros(holding: &Holding) -> u64 {
 }
 
 /// A holder before its check is decided.
-struct HolderBefore {
+struct UnitHolderBefore {
     units: u64,
     note: HoldingNote,
 }
 
-impl HolderBefore {
+impl UnitHolderBefore {
     fn new(own: Option<&UnitHolder>, holding: Option<&Holding>, now: u64) -> Self {
         let Some(holding) = holding else {
             let note = HoldingNote::None;

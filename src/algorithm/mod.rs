@@ -23,7 +23,7 @@ mod total;
 
 pub(crate) use arithmetic::time_to_live_millis;
 pub(crate) use bytes::Bytes;
-pub(crate) use holds::{HeldUnits, Holds};
+pub(crate) use holds::{Holds, UnitsBefore};
 pub(crate) use in_flight::InFlight;
 pub(crate) use quota_check::{Changes, Charge, QuotaCheck, QuotaOutcome};
 pub(crate) use state::CountState;

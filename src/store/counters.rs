@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 
 use crate::algorithm::{
-    Bytes, Changes, Charge, CountState, HeldUnits, Holds, InFlight, QuotaCheck, QuotaOutcome,
+    Bytes, Changes, Charge, CountState, Holds, InFlight, QuotaCheck, QuotaOutcome, UnitsBefore,
     time_to_live_millis,
 };
 use crate::decision::{Answer, Answers, Holding, HoldingNote, QuotaAnswer, Source, Wait};
@@ -260,7 +260,7 @@ impl Counters {
             self.charge_all(*check, now);
         }
         let units = check.unit_holding().map_or(0, |holding| holding.wanted);
-        let held = HeldUnits {
+        let held = UnitsBefore {
             units: decided.reserved(check.quotas).saturating_add(units),
             note: HoldingNote::None,
         };
@@ -284,7 +284,7 @@ impl Counters {
     fn answer_beside_held(
         &mut self,
         check: Check<'_>,
-        held: HeldUnits,
+        held: UnitsBefore,
         source: Source,
         now: u64,
     ) -> Answer {
