@@ -36,7 +36,8 @@ async fn main() -> Result<(), BoxError> {
     metrics::set_global_recorder(recorder(&meters))?;
     subscriber(&tracers).init();
 
-    let url = std::env::var("TOLLGATE_STORE").unwrap_or("redis://127.0.0.1:6379".to_owned());
+    let url =
+        std::env::var("TOLLGATE_STORE").unwrap_or_else(|_| "redis://127.0.0.1:6379".to_owned());
     let store = RedisStore::open(&url)?.prefix("opentelemetry");
     let limiter = RateLimiter::new(store, Quota::per_minute(2))
         .name("search")
