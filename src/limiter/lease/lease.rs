@@ -109,7 +109,7 @@ impl Lease {
         asked_at: u64,
     ) {
         let waited = self.table.clock.now().saturating_sub(asked_at);
-        self.round_trip.record(waited);
+        self.round_trip.record_check(waited);
         self.table.record_charge(subject, units);
     }
 
