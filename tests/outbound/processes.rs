@@ -365,7 +365,7 @@ fn judge(
     name: &str,
     events: &[Vec<Event>],
     admitted: &[u64],
-    late: u64,
+    stood_still: u64,
     failures: &mut Vec<String>,
 ) {
     let told = events.iter().enumerate().flat_map(|(process, events)| {
@@ -416,8 +416,8 @@ fn judge(
         clippy::float_arithmetic,
         reason = "small numbers"
     )]
-    let share =
-        (sent as f64 / LIMIT as f64) / ((last - first).saturating_sub(late) as f64 / WINDOW as f64);
+    let share = (sent as f64 / LIMIT as f64)
+        / ((last - first).saturating_sub(stood_still) as f64 / WINDOW as f64);
     println!(
         "{name} | {} | {} | {within_a_second} | {share:.3}",
         windows.len(),
