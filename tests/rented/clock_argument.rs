@@ -370,12 +370,15 @@ async fn blocks_end_by_the_time_that_is_told() {
         let store = store.fork().block_list_refresh(50 * MS);
         RateLimiter::new(store, Quota::per_minute(1_000)).name("blocked")
     });
+    // The block begins before its reply.
+    let begin = Instant::now();
     one.admin()
         .block("eve", Duration::from_secs(2))
         .await
         .unwrap();
-    let begin = Instant::now();
-    let (mut blocked_for, mut admitted_after, mut slowest) = (None, None, Duration::ZERO);
+    let mut slowest = begin.elapsed();
+    let mut blocked_for = None;
+    let mut admitted_after = None;
     while begin.elapsed() < Duration::from_secs(10) {
         let turn = Instant::now();
         let is_blocked = !other.check("eve").await.unwrap().is_allowed();
