@@ -370,7 +370,7 @@ fn the_line_that_an_error_names_is_that_line_of_the_script() {
     let call = |is_usual| {
         let call = format!(
             r#"[1, 14, 7, 1, "log", 0, 0, 3000, 0, "sliding_log", {{}}, 1000000, "l",
-                {is_usual}, 10, 1, 1, 0, 1, 0, 4, 1, 1]"#
+                {is_usual}, 11, 1, 1, 0, 0, 1, 0, 4, 1, 1]"#
         );
         vec![packed(&call)]
     };
@@ -463,6 +463,9 @@ async fn scripts_run_by(store: impl Fn() -> RedisStore, server: &RedisServer) ->
     let look = Subject::new(&name, &key, &slots).check(0);
     let _ = ask(&store(), &[look]).await.unwrap();
     assert!(store().holders(look.subject).await.unwrap().is_empty());
+    let limiter = RateLimiter::new(store(), total).name("held");
+    let limiter = limiter.reserve_lease(Duration::from_secs(15));
+    let _ = limiter.check("ada").await.unwrap();
     let limiter = RateLimiter::new(store(), Quota::per_hour(9));
     let admin = limiter.admin();
     admin.credit("ada", 1).await.unwrap();
@@ -498,7 +501,7 @@ async fn the_scripts_that_can_be_read_are_those_that_are_run() {
     let store = || store.fork().deadline(Duration::from_secs(10));
     let mut told = scripts_run_by(store, server.server()).await;
     told.retain(|name| name.ends_with("_clock_argument"));
-    assert_eq!([own.len(), told.len()], [12, 12], "{own:?} {told:?}");
+    assert_eq!([own.len(), told.len()], [13, 13], "{own:?} {told:?}");
     let all: Vec<_> = RedisStore::scripts().map(|(name, _)| name).collect();
     assert_eq!([own, told].concat(), all);
 }
