@@ -99,6 +99,7 @@ async fn everything() {
     marked().await;
     shared().await;
     paused().await;
+    exhausted().await;
     requests().await;
     policies().await;
     crowd().await;
@@ -167,6 +168,9 @@ async fn lease(store: impl Store) {
 async fn permits(store: impl Store) {
     let limiter = RateLimiter::new(store, Quota::in_flight(1)).name("permits");
     drop(limiter.acquire(WHO).await.expect("a slot is free"));
+    let held = self::limiter(MemoryStore::new()).name("held");
+    let held = held.reserve_lease(Duration::from_secs(15));
+    drop(held.acquire(WHO).await.expect("a unit is left"));
 }
 
 async fn fails(store: impl Store) {
@@ -220,6 +224,18 @@ async fn paused() {
     }
     let decision = limiter.check(WHO).await.expect("a decision");
     assert_eq!(decision.source(), Source::Paused);
+}
+
+/// An upstream tells a wait beyond what usual pauses last.
+async fn exhausted() {
+    let limiter = limiter(MemoryStore::new())
+        .name("exhausted")
+        .max_pause(Duration::from_secs(60))
+        .max_exhausted_pause(Duration::from_secs(3_600));
+    let headers = HeaderMap::from_iter([(RETRY_AFTER, HeaderValue::from_static("600"))]);
+    limiter.observe(WHO, StatusCode::TOO_MANY_REQUESTS, &headers);
+    let decision = limiter.check(WHO).await.expect("a decision");
+    assert_eq!(decision.source(), Source::Exhausted);
 }
 
 /// The number of refusals at once.
