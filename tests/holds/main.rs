@@ -29,6 +29,14 @@ async fn held(limiter: &RateLimiter) -> u32 {
     level.reserved()
 }
 
+async fn until_held(limiter: &RateLimiter, expected: u32) {
+    let began = Instant::now();
+    while held(limiter).await != expected {
+        assert!(began.elapsed() < LEASE + Duration::from_secs(1));
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
 /// Waits until so many units are used, held ones included.
 async fn until_used(limiter: &RateLimiter, expected: u32) {
     until_key_used(limiter, "ada", expected).await;

@@ -8,7 +8,7 @@ use crate::support::node::Node;
 use crate::support::process::{Process, argument, child};
 use crate::support::proxy::{Proxy, Wire};
 use crate::support::redis_server::{RedisServer, run};
-use crate::{LEASE, held, reserve, until_used};
+use crate::{LEASE, held, reserve, until_held, until_used};
 
 const DAY: Duration = Duration::from_secs(86_400);
 
@@ -149,14 +149,6 @@ async fn a_process_that_stood_still_charges_what_it_used_when_it_goes_on() {
     tokio::time::sleep(RENEWAL).await;
     let seen = other.peek("ada").await.unwrap();
     assert_eq!((seen.used(), held(&other).await), (120, 0));
-}
-
-async fn until_held(limiter: &RateLimiter, expected: u32) {
-    let began = Instant::now();
-    while held(limiter).await != expected {
-        assert!(began.elapsed() < LEASE + Duration::from_secs(1));
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
 }
 
 #[tokio::test]
