@@ -118,7 +118,7 @@ impl Holds {
                 id: holding.holder,
                 sequence: holding.sequence,
                 units: 0,
-                lease: lease_micros(holding),
+                lease: holding.lease_micros(),
                 spent,
                 ends_at: now,
             }),
@@ -159,7 +159,7 @@ impl Holds {
             self.holders.remove(index);
         }
         let wanted = if is_granted { holding.wanted } else { 0 };
-        let lease = lease_micros(holding);
+        let lease = holding.lease_micros();
         self.holders.push(UnitHolder {
             id: holding.holder,
             sequence: holding.sequence,
@@ -218,10 +218,6 @@ impl AlgorithmState for Holds {
         let longest = self.holders.iter().map(|holder| holder.lease).max();
         Some(longest.unwrap_or(0) + KEPT / 2)
     }
-}
-
-fn lease_micros(holding: &Holding) -> u64 {
-    u64::from(holding.lease_millis()) * 1_000
 }
 
 /// A holder before its check is decided.

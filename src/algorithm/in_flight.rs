@@ -112,7 +112,7 @@ impl InFlight {
             return Changes::NONE;
         }
         let wanted = if is_granted { holding.wanted } else { 0 };
-        let lease = u64::from(holding.lease_millis()) * 1_000;
+        let lease = holding.lease_micros();
         self.holders.push(Holder {
             id: holding.holder,
             sequence: holding.sequence,

@@ -130,6 +130,11 @@ impl Holding {
     pub(crate) fn lease_millis(&self) -> u32 {
         u32::try_from(self.lease.as_millis()).unwrap_or(u32::MAX)
     }
+
+    /// In whole milliseconds, as a message states it.
+    pub(crate) fn lease_micros(&self) -> u64 {
+        u64::from(self.lease_millis()) * 1_000
+    }
 }
 
 /// The last four bytes of a holder stand for the share of the process.

@@ -150,7 +150,7 @@ impl AskedLevel {
         self.fit_cost();
     }
 
-    /// Has this process hold the cost in place of charging it, if the limiter has a lease for that.
+    /// Holds the cost in this process in place of charging it, if the limiter has a lease for that.
     pub(super) fn hold_units(&mut self) {
         if self.quotas().has_held() && !self.record().is_held {
             self.record_mut().is_held = true;
@@ -324,12 +324,8 @@ impl AskedLevel {
         }
         std::mem::swap(&mut self.record_mut().answer, answer);
         if are_admitted
-            && let Some(lease) = self
-                .limiter()
-                .0
-                .lease
-                .as_ref()
-                .filter(|_| self.asked_at > 0)
+            && self.asked_at > 0
+            && let Some(lease) = &self.limiter().0.lease
         {
             lease.record_charge(self.subject(), self.check().cost, self.asked_at);
         }

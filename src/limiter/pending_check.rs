@@ -235,9 +235,7 @@ impl PendingCheck {
 
     #[inline]
     fn take_in_all(&mut self, sent: &SendMarks, answers: &mut Answers) -> Result<(), CheckError> {
-        if !answers.are_admitted() {
-            self.estimate_waits(answers);
-        }
+        self.estimate_waits(answers);
         self.remember(sent, answers, Duration::MAX);
         match self.take_in(answers) {
             Ok(_) => Ok(()),
@@ -336,9 +334,7 @@ impl PendingCheck {
         }
         let mut sent = SendMarks::new();
         let mut answers = self.ask_store(&mut sent).await?;
-        if !answers.are_admitted() {
-            self.estimate_waits(&mut answers);
-        }
+        self.estimate_waits(&mut answers);
         self.remember(&sent, &answers, max_age);
         self.take_in(&mut answers)
     }
@@ -380,7 +376,7 @@ impl PendingCheck {
         store.remember(&checks, sent, answers, max_age);
     }
 
-    #[cold]
+    #[inline]
     fn estimate_waits(&self, answers: &mut Answers) {
         for (level, answer) in asked(&self.levels).zip(answers.iter_mut()) {
             if level.quotas().has_held() && !answer.is_admitted() {

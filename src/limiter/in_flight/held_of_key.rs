@@ -15,7 +15,7 @@ pub(super) struct HeldOfKey {
     pub(super) rest: Rest,
 }
 
-/// What becomes of units that were not used.
+/// The fate of units that were not used.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Rest {
     Returns,

@@ -18,7 +18,7 @@ use crate::limiter::line::LineKey;
 /// The process renews the [lease](crate::Quota::slot_lease) of its permits in the background, however long the work takes. If
 /// it is killed, the slots return when the lease ends.
 ///
-/// Of units, what was [added](Self::add) is charged when the permit is dropped, and the rest returns. A permit that is dropped
+/// Units that were [added](Self::add) are charged when the permit is dropped, and the rest returns. A permit that is dropped
 /// without a word is charged as a whole.
 ///
 /// A permit may be dropped anywhere, also outside of a tokio runtime. The store learns of it within some milliseconds. If the
