@@ -97,7 +97,7 @@ pub(crate) async fn ask_in_one_call(
 pub(crate) fn store_on(server: &redis_server::RedisServer) -> RedisStore {
     RedisStore::open(&server.url())
         .expect("a URL")
-        .deadline(Duration::from_secs(10))
+        .deadline(Duration::from_secs(60))
         // Calls are counted: none is to be for anything else.
         .block_list_refresh(Duration::ZERO)
 }
