@@ -233,7 +233,11 @@ impl<R: Rows> RowsConformance<R> {
                     let from = random.below(4) as usize;
                     let to = (from + 1 + random.below(3) as usize) % 4;
                     let own = [names[from].clone(), names[to].clone()];
-                    change(&*rows, &own, add_to_both).await?;
+                    let mark = u64::from(random.below(u32::MAX));
+                    change(&*rows, &own, move |rows: &mut [KitRow], now| {
+                        add_to_both(rows, now, mark)
+                    })
+                    .await?;
                     moves += 1;
                     // Others come in between, also with rows that never wait.
                     tokio::task::yield_now().await;
@@ -264,10 +268,16 @@ impl<R: Rows> RowsConformance<R> {
 
     async fn groups(&self) -> Result<(), Broken> {
         let (_, rows) = self.race("groups").await?;
-        let from: u64 = rows.iter().map(|row| row.from).sum();
-        let to: u64 = rows.iter().map(|row| row.to).sum();
+        let mut from = 0;
+        let mut to = 0;
+        let mut marks = 0_u64;
+        for row in &rows {
+            from += row.from;
+            to += row.to;
+            marks = marks.wrapping_add(row.marks);
+        }
         ensure!(
-            from == to,
+            marks == 0,
             "of a change of two rows, one row is written alone: {from} first rows, {to} second rows"
         );
         Ok(())
@@ -359,6 +369,8 @@ struct RacedRow {
     /// How often it was the first and the second row of a change.
     from: u64,
     to: u64,
+    /// The sum of the marks of the changes of which it was the first row, less those of which it was the second. It wraps.
+    marks: u64,
     last_change: u64,
     /// How often the time of a change was before that of the change before.
     steps_back: u64,
@@ -372,22 +384,34 @@ impl RacedRow {
         Self {
             from: numbers.next().unwrap_or(0),
             to: numbers.next().unwrap_or(0),
+            marks: numbers.next().unwrap_or(0),
             last_change: numbers.next().unwrap_or(0),
             steps_back: numbers.next().unwrap_or(0),
         }
     }
 
     fn write(&self) -> Vec<u8> {
-        let numbers = [self.from, self.to, self.last_change, self.steps_back];
+        let numbers = [
+            self.from,
+            self.to,
+            self.marks,
+            self.last_change,
+            self.steps_back,
+        ];
         numbers.map(u64::to_be_bytes).concat()
     }
 }
 
-fn add_to_both(rows: &mut [KitRow], now: u64) -> KitChange {
+fn add_to_both(rows: &mut [KitRow], now: u64, mark: u64) -> KitChange {
     for (position, row) in rows.iter_mut().enumerate() {
         let mut raced = RacedRow::read(row.value.as_deref());
-        raced.from += u64::from(position == 0);
-        raced.to += u64::from(position == 1);
+        if position == 0 {
+            raced.from += 1;
+            raced.marks = raced.marks.wrapping_add(mark);
+        } else {
+            raced.to += 1;
+            raced.marks = raced.marks.wrapping_sub(mark);
+        }
         raced.steps_back += u64::from(now < raced.last_change);
         raced.last_change = now;
         row.value = Some(raced.write());
