@@ -1,7 +1,6 @@
 //! `actix-governor` 0.10, in a service that stays with actix-web.
 
 pub mod before {
-    // page: before
     use actix_governor::governor::middleware::NoOpMiddleware;
     use actix_governor::{Governor, GovernorConfig, GovernorConfigBuilder, PeerIpKeyExtractor};
     use actix_web::web::{self, ServiceConfig};
@@ -22,7 +21,6 @@ pub mod before {
         let hello = web::get().to(|| async { "hello" });
         services.service(web::resource("/").wrap(Governor::new(limit)).route(hello));
     }
-    // page: end
 }
 
 pub mod after {

@@ -1,7 +1,6 @@
 //! `axum-governor` 2.1.
 
 pub mod before {
-    // page: before
     use axum::{Router, routing::get};
     use axum_governor::extractor::PeerIp;
     use axum_governor::{GovernorConfigBuilder, GovernorLayer, Quota, nz};
@@ -25,7 +24,6 @@ pub mod before {
             .route("/", get(|| async { "hello" }))
             .layer(GovernorLayer::new(config))
     }
-    // page: end
 }
 
 pub mod after {

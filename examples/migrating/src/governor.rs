@@ -1,7 +1,6 @@
 //! `governor` 0.10, without HTTP.
 
 pub mod before {
-    // page: before
     use std::num::NonZeroU32;
     use std::time::Duration;
 
@@ -23,7 +22,6 @@ pub mod before {
     pub async fn until_ready(limiter: &DefaultKeyedRateLimiter<String>, tenant: &String) {
         limiter.until_key_ready(tenant).await;
     }
-    // page: end
 }
 
 pub mod after {

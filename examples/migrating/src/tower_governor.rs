@@ -1,7 +1,6 @@
 //! `tower_governor` 0.8.
 
 pub mod before {
-    // page: before
     use std::time::Duration;
 
     use axum::{Router, routing::get};
@@ -29,7 +28,6 @@ pub mod before {
             .route("/", get(|| async { "hello" }))
             .layer(GovernorLayer::new(config))
     }
-    // page: end
 }
 
 pub mod after {

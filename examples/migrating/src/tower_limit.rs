@@ -1,7 +1,6 @@
 //! `tower::limit::RateLimit` of tower 0.5, around a client.
 
 pub mod before {
-    // page: before
     use std::time::Duration;
 
     use axum::body::Body;
@@ -22,7 +21,6 @@ pub mod before {
             .service(client);
         BoxCloneService::new(service)
     }
-    // page: end
 }
 
 pub mod after {
