@@ -366,6 +366,7 @@ impl RateLimiter {
     /// | the process is killed | what it held returns within one lease; what it used in the last third of a lease is not charged |
     /// | it stands still, or is cut off, for longer than the lease | the permit is [lost](crate::Permit::lost): others may get the units; what it used is charged when it goes on |
     /// | the store fails | what is used is charged when it is back |
+    /// | it loses its data | what was charged is gone, as of any count; what is held is held again within a third of a lease |
     ///
     /// [`check`](Self::check) and the calls without a permit charge as always, beside what is held. Set the lease for all
     /// limiters of a name, in all processes: a check without it does not see what others hold.

@@ -9,8 +9,8 @@ use http_body_util::BodyExt;
 use serde::Deserialize;
 use tollgate::store::TestStore;
 use tollgate::{
-    DecisionView, ErrorKind, Headers, IetfDraft, MemoryStore, PermitHandle, Quota, RateLimitLayer,
-    RateLimiter, Rejection, RejectionReason, key, plain_text, problem_json,
+    DecisionView, ErrorKind, Headers, IetfDraft, MemoryStore, Permit, PermitHandle, Quota,
+    RateLimitLayer, RateLimiter, Rejection, RejectionReason, key, plain_text, problem_json,
 };
 use tower::ServiceExt;
 
@@ -113,6 +113,27 @@ async fn the_headers_and_the_body_of_a_rejection_can_be_chosen() {
     assert_eq!(told(&hidden, "ratelimit"), "-");
     assert_eq!(told(&hidden, "x-ratelimit-limit"), "-");
     assert_eq!(told(&hidden, "retry-after"), "60");
+}
+
+#[tokio::test]
+async fn a_handler_that_holds_a_slot_rejects_when_none_is_free() {
+    async fn export(exports: &RateLimiter) -> Result<Permit, Rejection> {
+        exports.try_acquire("acme").await?.or_reject()
+    }
+    let store = TestStore::new();
+    let exports = RateLimiter::new(store.clone(), Quota::in_flight(1)).name("exports");
+    let permit = export(&exports).await.expect("a slot");
+    let rejection = export(&exports).await.expect_err("a refusal");
+    assert_eq!(rejection.limiter(), "exports");
+    assert_eq!(rejection.status(), StatusCode::TOO_MANY_REQUESTS);
+    assert!(rejection.retry_after().is_some());
+    assert!(matches!(rejection.reason(), RejectionReason::Refused(_)));
+    drop(permit);
+    drop(export(&exports).await.expect("a slot"));
+
+    store.fail_all(ErrorKind::Unavailable);
+    let failed = export(&exports).await.expect_err("no store");
+    assert_eq!(failed.status(), StatusCode::SERVICE_UNAVAILABLE);
 }
 
 #[tokio::test]

@@ -7,7 +7,7 @@ use http::Response;
 
 use super::rejection::{Rejection, RejectionReason};
 use crate::error::Error;
-use crate::limiter::Decision;
+use crate::limiter::{Acquired, Decision, Permit};
 use crate::middleware::headers::Headers;
 
 impl Rejection {
@@ -67,11 +67,41 @@ impl Decision {
         if self.is_allowed() {
             return Ok(self);
         }
-        let reported = self.view().reported_level();
-        let limiter: Arc<str> = reported.map_or("", |level| level.limiter()).into();
-        let reason = RejectionReason::Refused(self.into_view());
-        Err(Rejection::new(&limiter, reason))
+        Err(rejection_by(self))
     }
+}
+
+impl Acquired {
+    /// Returns the permit, and the rejection of the request if a quota refused it.
+    ///
+    /// For slots and units that a handler holds: see [`Rejection::response`].
+    ///
+    /// # Errors
+    ///
+    /// Returns the rejection if a quota refused the check, or an operator blocked the key.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tollgate::{RateLimiter, Rejection};
+    ///
+    /// async fn export(exports: &RateLimiter, tenant: &str) -> Result<&'static str, Rejection> {
+    ///     let _permit = exports.try_acquire(tenant).await?.or_reject()?;
+    ///     Ok("exported")
+    /// }
+    /// ```
+    pub fn or_reject(self) -> Result<Permit, Rejection> {
+        match self {
+            Self::Permit(permit) => Ok(permit),
+            Self::Refused(decision) => Err(rejection_by(decision)),
+        }
+    }
+}
+
+fn rejection_by(refusal: Decision) -> Rejection {
+    let reported = refusal.view().reported_level();
+    let limiter: Arc<str> = reported.map_or("", |level| level.limiter()).into();
+    Rejection::new(&limiter, RejectionReason::Refused(refusal.into_view()))
 }
 
 /// Makes the error of a check a rejection, for `?` in a handler. The name of its limiter is empty: the error does

@@ -1,130 +1,80 @@
-//! A gateway that reserves what the JSON body of a request may use, and settles what the answer used.
+//! A gateway that holds what a request may use, from its JSON body, and charges what the answer uses as it is streamed.
 
 use std::time::Duration;
 
+use axum::middleware::{self, Next};
+use axum::{Router, body::Bytes, extract::Request, routing::post};
 use futures_util::stream::{self, Stream};
 use reqwest::Client;
-use tollgate::{MemoryStore, RedisStore};
+use tollgate::{Algorithm, MemoryStore, Quota, RedisStore, Store};
 
 use crate::support::redis_server::RedisServer;
 use crate::support::served::{number, serve};
 
-const MONTH: Duration = Duration::from_secs(30 * 86_400);
-
 // page: shown
-use axum::{body::Bytes, middleware::Next, response::Response};
-use http::{Request, StatusCode, request::Parts};
-use tollgate::{Level, RateLimitLayer, RateLimiter, key};
+use std::convert::Infallible;
 
-#[derive(serde::Deserialize)]
-struct Prompt {
-    max_tokens: u32, // the model gets this bound, too
-}
+use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json, body::Body, extract::State, http::StatusCode};
+use futures_util::StreamExt;
+use tollgate::{Key, RateLimiter, Rejection};
 
-#[derive(Clone, Copy)]
-struct Estimate(u32);
-
-/// Reads the body in front of the limit: a token for four bytes, and the bound of the answer.
-async fn estimate(mut parts: Parts, body: Bytes, next: Next) -> Result<Response, StatusCode> {
-    let prompt: Prompt = serde_json::from_slice(&body).map_err(|_| StatusCode::BAD_REQUEST)?;
-    let read = u32::try_from(body.len() / 4).unwrap_or(u32::MAX);
-    parts
-        .extensions
-        .insert(Estimate(read.saturating_add(prompt.max_tokens)));
-    Ok(next.run(Request::from_parts(parts, body.into())).await)
-}
-
-fn estimated(parts: &Parts) -> u32 {
-    parts
-        .extensions
-        .get::<Estimate>()
-        .map_or(1, |estimate| estimate.0)
-}
-
-fn limit(tokens: RateLimiter, budget: RateLimiter) -> RateLimitLayer {
-    let money = Level::new(budget, key::header("x-team")).cost(|parts| price(estimated(parts)));
-    let spent = StatusCode::PAYMENT_REQUIRED;
-    RateLimitLayer::from(tokens)
-        .key(key::header("x-team"))
-        .cost(estimated)
-        .and_level(money.hidden())
-        .reserve()
-        .responder(move |rejection| (rejection.limiter() == "budget").then_some(spent))
+async fn complete(
+    State([tokens, budget]): State<[RateLimiter; 2]>,
+    Extension(team): Extension<Key>, // from your authentication
+    Json(prompt): Json<Prompt>,
+) -> Result<Response, Rejection> {
+    // A token for four bytes, and the bound of the answer, which the model gets, too.
+    let read = u32::try_from(prompt.text.len() / 4).unwrap_or(u32::MAX);
+    let most = read.saturating_add(prompt.max_tokens);
+    let levels = [&tokens, &budget].map(|limiter| limiter.level(&team).cost(most));
+    let mut permit = match RateLimiter::try_acquire_all(levels).await?.or_reject() {
+        Ok(permit) => permit,
+        // No wait helps: the budget is spent.
+        Err(refused) if refused.retry_after().is_none() => {
+            return Ok(StatusCode::PAYMENT_REQUIRED.into_response());
+        }
+        Err(refused) => return Err(refused),
+    };
+    permit.add(read);
+    // The stream owns the permit. When it ends, also because the client leaves, the rest returns.
+    let answer = model(prompt).map(move |part| {
+        permit.add(part.tokens);
+        Ok::<_, Infallible>(part.text)
+    });
+    Ok(Body::from_stream(answer).into_response())
 }
 // page: end
 
-use std::convert::Infallible;
+const LEASE: Duration = Duration::from_secs(15);
+const MONTH: Duration = Duration::from_secs(30 * 86_400);
 
-use axum::{Json, Router, body::Body, extract::State, middleware::from_fn, routing::post};
-use futures_util::StreamExt;
-use tollgate::Algorithm::SlidingBuckets;
-use tollgate::{Quota, Reservation, Store};
-
-struct Usage {
-    reservation: Reservation,
-    budget: RateLimiter,
-    tokens: u32,
-}
-
-impl Usage {
-    /// Takes all of the guard, so that the closure of a stream owns all of it.
-    fn add(&mut self, tokens: u32) {
-        self.tokens += tokens;
-    }
-}
-
-impl Drop for Usage {
-    fn drop(&mut self) {
-        let used = self.tokens.max(1); // a client that leaves at once is not free
-        self.reservation.settle(used);
-        self.reservation.settle_level(&self.budget, price(used));
-    }
-}
-
-async fn complete(
-    State(budget): State<RateLimiter>,
-    reservation: Reservation,
-    Json(prompt): Json<Answer>,
-) -> Body {
-    let mut usage = Usage {
-        reservation,
-        budget,
-        tokens: 0,
-    };
-    // The stream owns the guard, so whatever ends the stream settles.
-    let answer = model(prompt.tokens).map(move |(text, tokens)| {
-        usage.add(tokens);
-        Ok::<_, Infallible>(text)
-    });
-    Body::from_stream(answer)
-}
-
-fn app(tokens: RateLimiter, budget: RateLimiter) -> Router {
-    let limit = limit(tokens, budget.clone());
-    let complete = post(complete).layer(limit).layer(from_fn(estimate));
-    Router::new()
-        .route("/complete", complete)
-        .with_state(budget)
-}
-
-/// A token costs a unit of money, so that both have the same numbers.
-fn price(tokens: u32) -> u32 {
-    tokens
-}
-
-/// The prompt of the tests.
 #[derive(serde::Deserialize)]
-struct Answer {
+struct Prompt {
+    text: String,
+    max_tokens: u32,
+    /// How many tokens the model of the tests makes.
     tokens: u32,
 }
 
-/// Answers with so many tokens, one every millisecond.
-fn model(tokens: u32) -> impl Stream<Item = (Bytes, u32)> {
-    stream::unfold(tokens, |left| async move {
+struct Part {
+    text: Bytes,
+    tokens: u32,
+}
+
+/// Answers with a token every millisecond.
+fn model(prompt: Prompt) -> impl Stream<Item = Part> {
+    stream::unfold(prompt.tokens, |left| async move {
         tokio::time::sleep(Duration::from_millis(1)).await;
         let left = left.checked_sub(1)?;
-        Some(((Bytes::from_static(b"word "), 1), left))
+        let text = Bytes::from_static(b"word ");
+        Some((Part { text, tokens: 1 }, left))
     })
+}
+
+async fn authenticate(mut request: Request, next: Next) -> Response {
+    request.extensions_mut().insert(Key::from("acme"));
+    next.run(request).await
 }
 
 struct Gateway {
@@ -135,11 +85,16 @@ struct Gateway {
 
 impl Gateway {
     async fn start(store: impl Store + Clone, budget: u32) -> Self {
-        let budget = Quota::total(budget, MONTH);
-        let budget = RateLimiter::new(store.clone(), budget).name("budget");
-        let quota = Quota::per_minute(20_000).with_algorithm(SlidingBuckets(60));
-        let tokens = RateLimiter::new(store, quota).name("tokens");
-        let url = serve(app(tokens.clone(), budget.clone())).await;
+        let rate = Quota::per_minute(20_000).with_algorithm(Algorithm::SlidingBuckets(60));
+        let tokens = RateLimiter::new(store.clone(), rate).name("tokens");
+        let tokens = tokens.reserve_lease(LEASE);
+        let budget = RateLimiter::new(store, Quota::total(budget, MONTH)).name("budget");
+        let budget = budget.reserve_lease(LEASE);
+        let app = Router::new()
+            .route("/complete", post(complete))
+            .layer(middleware::from_fn(authenticate))
+            .with_state([tokens.clone(), budget.clone()]);
+        let url = serve(app).await;
         Self {
             url: format!("{url}/complete"),
             tokens,
@@ -147,24 +102,24 @@ impl Gateway {
         }
     }
 
-    /// Asks for an answer of so many tokens, with this bound.
+    /// Asks for an answer of so many tokens, with this bound, by a prompt of eight tokens.
     async fn ask(&self, tokens: u32, max_tokens: u32) -> reqwest::Response {
-        let body = serde_json::json!({ "max_tokens": max_tokens, "tokens": tokens });
-        let request = Client::new().post(&self.url).header("x-team", "acme");
+        let text = "Tell me a story of the limits...";
+        let body = serde_json::json!({ "text": text, "max_tokens": max_tokens, "tokens": tokens });
+        let request = Client::new().post(&self.url);
         let request = request.header("content-type", "application/json");
         let request = request.body(body.to_string());
         request.send().await.expect("an answer")
     }
 
-    /// Returns the tokens and the money that are used.
+    /// Returns what counts as used of the rate and of the budget.
     async fn used(&self) -> [u32; 2] {
-        let team = key::header("x-team").of("acme");
-        let tokens = self.tokens.peek(&team).await.expect("an answer");
-        let budget = self.budget.peek(&team).await.expect("an answer");
+        let tokens = self.tokens.peek("acme").await.expect("an answer");
+        let budget = self.budget.peek("acme").await.expect("an answer");
         [tokens.used(), budget.used()]
     }
 
-    /// Waits until so much is used: a settlement runs in the background.
+    /// Waits until so much is used: the store learns of a stream's end in the background.
     async fn until_used(&self, used: u32) {
         for _ in 0..1_000 {
             if self.used().await == [used; 2] {
@@ -186,24 +141,20 @@ async fn gateways(server: &RedisServer, budget: u32) -> [Gateway; 2] {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_body_tells_what_to_reserve_and_the_answer_what_to_charge() {
+async fn a_body_tells_what_to_hold_and_the_answer_what_to_charge() {
     let server = RedisServer::start();
     for gateway in gateways(&server, 50_000).await {
         let answer = gateway.ask(640, 1_000).await;
         assert_eq!(answer.status(), 200);
-        // `{"max_tokens":1000,"prompt":"640"}` has 34 bytes.
-        assert_eq!(
-            number(answer.headers(), "x-ratelimit-remaining"),
-            20_000 - 8 - 1_000
-        );
+        assert_eq!(gateway.used().await, [1_008; 2]);
         let text = answer.text().await.expect("all of it");
         assert_eq!(text.split_whitespace().count(), 640);
-        gateway.until_used(640).await;
+        gateway.until_used(648).await;
 
         // More than the estimate is charged in full.
         let answer = gateway.ask(1_500, 1_000).await;
         answer.text().await.expect("all of it");
-        gateway.until_used(640 + 1_500).await;
+        gateway.until_used(648 + 1_508).await;
     }
 }
 
@@ -213,51 +164,45 @@ async fn a_client_that_leaves_pays_for_what_was_generated() {
     for gateway in gateways(&server, 50_000).await {
         let mut answer = gateway.ask(10_000, 10_000).await;
         answer.chunk().await.expect("no error").expect("a token");
-        let [reserved, _] = gateway.used().await;
-        assert_eq!(reserved, 10_008);
+        let [held, _] = gateway.used().await;
+        assert_eq!(held, 10_008);
         drop(answer);
-        let mut used = reserved;
+        let mut used = held;
         for _ in 0..1_000 {
-            if used < reserved {
+            if used < held {
                 break;
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
             [used, _] = gateway.used().await;
         }
-        assert!((1..10_000).contains(&used), "{used}");
+        assert!((9..10_000).contains(&used), "{used}");
         gateway.until_used(used).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_rate_answers_429_and_a_budget_402_without_a_wait() {
+async fn a_rate_answers_429_and_a_budget_that_is_spent_402() {
     let server = RedisServer::start();
-    for gateway in gateways(&server, 18_000).await {
-        let running = gateway.ask(10_000, 12_000).await;
+    for gateway in gateways(&server, 30_000).await {
+        let running = gateway.ask(10_000, 18_000).await;
         assert_eq!(running.status(), 200);
         let before = gateway.used().await;
+        assert_eq!(before, [18_008; 2]);
 
-        let refused = gateway.ask(1, 5_990).await;
+        // The rate has no room, and a budget of which others only hold units is not spent.
+        for max_tokens in [2_000, 12_000] {
+            let refused = gateway.ask(1, max_tokens).await;
+            assert_eq!(refused.status(), 429);
+            assert!(number(refused.headers(), "retry-after") >= 1);
+        }
+        // What was refused is charged to neither.
+        assert_eq!(gateway.used().await, before);
+        drop(running);
+
+        let reported = gateway.budget.charge("acme", 29_000).await;
+        reported.expect("an answer");
+        let refused = gateway.ask(1, 1_000).await;
         assert_eq!(refused.status(), 402);
         assert!(!refused.headers().contains_key("retry-after"));
-
-        // More money, and the rate refuses: the team may wait.
-        let team = key::header("x-team").of("acme");
-        let admin = gateway.budget.admin();
-        let idle = Quota::total(18_000, MONTH);
-        admin
-            .quotas(idle)
-            .credit(&team, 10_000)
-            .await
-            .expect("an answer");
-        let refused = gateway.ask(1, 7_990).await;
-        assert_eq!(refused.status(), 429);
-        assert!(number(refused.headers(), "retry-after") >= 1);
-
-        // What was refused is charged to neither.
-        assert_eq!(gateway.used().await, [before[0], before[1] - 10_000]);
-        let malformed = Client::new().post(&gateway.url).header("x-team", "acme");
-        let malformed = malformed.body("{}").send().await.expect("an answer");
-        assert_eq!(malformed.status(), 400);
     }
 }

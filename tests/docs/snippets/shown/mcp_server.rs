@@ -1,7 +1,9 @@
 //! Limits of an MCP server by tool and by user, with the messages of a real client.
 
-use axum::{Router, middleware::from_fn_with_state, routing::post};
+use axum::middleware::{from_fn, from_fn_with_state};
+use axum::{Router, routing::post};
 use reqwest::{Client, RequestBuilder, Response as Answer};
+use tollgate::key::{self, KeyExtractor};
 use tollgate::{MemoryStore, Quota, RedisStore, Store};
 
 use crate::support::redis_server::RedisServer;
@@ -10,31 +12,28 @@ use crate::support::served::serve;
 // page: shown
 use axum::http::{Request, StatusCode, request::Parts};
 use axum::response::{IntoResponse, Response};
-use axum::{Json, body::Bytes, extract::State, middleware::Next};
+use axum::{Extension, Json, body::Bytes, extract::State, middleware::Next};
 use serde_json::{Value, json};
-use tollgate::key::{self, KeyExtractor};
-use tollgate::{Key, RateLimiter};
+use tollgate::{Key, RateLimiter, Rejection};
 
 async fn limit_tools(
     State([users, tools]): State<[RateLimiter; 2]>,
+    Extension(user): Extension<Key>, // from your authentication
     parts: Parts,
     body: Bytes,
     next: Next,
-) -> Result<Response, StatusCode> {
+) -> Result<Response, Rejection> {
     let message: Value = serde_json::from_slice(&body).unwrap_or_default();
     if message.is_array() {
-        return Err(StatusCode::BAD_REQUEST); // a batch would hide calls
+        return Ok(StatusCode::BAD_REQUEST.into_response()); // a batch would hide calls
     }
     if message["method"] == "tools/call" {
-        let user = key::authorization().extract(&parts);
-        let user = user.map_err(|_| StatusCode::UNAUTHORIZED)?;
         let tool = Key::from(message["params"]["name"].as_str().unwrap_or_default());
         let levels = [users.level(&user), tools.level(user.and(&tool))];
-        let call = RateLimiter::check_all(levels).await;
-        let call = call.map_err(|_| StatusCode::SERVICE_UNAVAILABLE)?;
+        let call = RateLimiter::check_all(levels).await?;
         if !call.is_allowed() {
-            let wait =
-                json!({ "retry_after": call.retry_after().map(|wait| wait.as_secs_f64().ceil()) });
+            let wait = call.retry_after().map(|wait| wait.as_secs_f64().ceil());
+            let wait = json!({ "retry_after": wait });
             let error = json!({ "code": -32029, "message": "rate limit exceeded", "data": wait });
             let answer = json!({ "jsonrpc": "2.0", "id": message["id"], "error": error });
             return Ok(Json(answer).into_response());
@@ -60,8 +59,18 @@ async fn server(store: impl Store + Clone) -> String {
         RateLimiter::new(store, Quota::per_hour(4)).name("mcp-tools"),
     ];
     let tools = post(|body: Bytes| async { body });
-    let limited = tools.layer(from_fn_with_state(limits, limit_tools));
+    let limited = tools
+        .layer(from_fn_with_state(limits, limit_tools))
+        .layer(from_fn(authenticate));
     serve(Router::new().route("/mcp", limited)).await
+}
+
+/// Takes each token for that of a user.
+async fn authenticate(mut parts: Parts, body: Bytes, next: Next) -> Result<Response, StatusCode> {
+    let user = key::authorization().extract(&parts);
+    let user = user.map_err(|_| StatusCode::UNAUTHORIZED)?;
+    parts.extensions.insert(user);
+    Ok(next.run(Request::from_parts(parts, body.into())).await)
 }
 
 /// Sends a message with the headers of the client.

@@ -1,5 +1,7 @@
 //! Code that the guide shows, from `// page: shown` on, and what it does.
 
+mod agent_budget;
+mod credits;
 mod exempt_network;
 mod fair_workers;
 mod github;
@@ -13,9 +15,7 @@ mod password_reset;
 mod pods;
 mod rate_limit;
 mod stack;
-mod stream;
 mod stream_life;
-mod test_of_a_429;
 mod test_of_a_wait;
 mod test_of_an_outage;
 mod test_of_time;
