@@ -4,7 +4,8 @@
 //! - Batch jobs use at most half of the tokens. A fifth is kept for interactive requests.
 //! - A request reserves what its JSON body may use, or less if the plan is smaller. All that the answer uses is charged when
 //!   its stream ends, also if the client disconnects.
-//! - What the tokens cost counts against five prepaid dollars, in units of 1/100 cent. When they are spent, the answer is 402.
+//! - What the tokens cost counts against five prepaid dollars, in units of 1/100 cent. A request holds what it may cost, so that
+//!   the money of a proxy that crashes returns. When all is spent, the answer is 402.
 //! - `GET /rate_limit` shows a tenant what is left.
 //!
 //! With a Redis, several processes share the limits: `TOLLGATE_STORE=redis://127.0.0.1:6379 cargo run --example llm_proxy`
@@ -53,6 +54,10 @@ const PRICE: u64 = 100_000;
 /// Five dollars, in units of 1/100 cent. They are forgotten a year after the last request.
 const BUDGET: Quota = Quota::total(50_000, Duration::from_secs(365 * 86_400));
 
+/// The lease of the money that requests hold. Tokens are charged in advance instead, because their quotas have shares: what a
+/// crash leaves of them is back after a day.
+const LEASE: Duration = Duration::from_secs(15);
+
 /// Returns what tokens cost, in units of 1/100 cent, rounded up.
 fn price(tokens: u32) -> u32 {
     let units = (u64::from(tokens) * PRICE).div_ceil(1_000_000);
@@ -73,7 +78,9 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let store = store::open(|redis| redis.prefix("llm_proxy"))?;
     let plans = Plans::new(PLAN.parse()?);
     let tenant = key::header(TENANT).plain();
-    let budget = RateLimiter::new(store.clone(), BUDGET).name("budget");
+    let budget = RateLimiter::new(store.clone(), BUDGET)
+        .name("budget")
+        .reserve_lease(LEASE);
     // The headers report tokens, so the level of the money is hidden from them.
     let budget_level = Level::new(budget.clone(), tenant.clone())
         .cost(|parts| price(estimated(parts)))
@@ -91,9 +98,9 @@ async fn main() -> Result<(), Box<dyn Error>> {
         })
         .and_level(budget_level)
         .reserve()
-        // No wait helps a tenant that has spent its money.
+        // A wait helps while other requests only hold the money, and not when it is spent.
         .responder(|rejection| {
-            let is_spent = rejection.limiter() == "budget";
+            let is_spent = rejection.limiter() == "budget" && rejection.retry_after().is_none();
             is_spent.then_some((StatusCode::PAYMENT_REQUIRED, "the budget is used up\n"))
         });
     let proxy = Proxy {
@@ -182,7 +189,7 @@ async fn complete(
         }
         let token = next_token().await;
         // From here on, the token has to be paid for, whether the client gets it or not.
-        usage.tokens += 1;
+        usage.add_token();
         Some((Ok::<_, Infallible>(token), usage))
     });
     Body::from_stream(answer)
@@ -201,13 +208,24 @@ struct Usage {
     tokens: u32,
 }
 
+impl Usage {
+    fn add_token(&mut self) {
+        let paid = price(self.tokens);
+        self.tokens += 1;
+        let due = price(self.tokens) - paid;
+        self.reservation.add_level(&self.budget, due);
+    }
+}
+
 impl Drop for Usage {
     fn drop(&mut self) {
-        // At least 1: a client that disconnects at once must not be free.
-        let used = self.tokens.max(1);
+        if self.tokens == 0 {
+            // A client that disconnects at once must not be free.
+            self.add_token();
+        }
+        let used = self.tokens;
         // All of it is charged, also what is above the reservation and above the limit.
         self.reservation.settle(used);
-        self.reservation.settle_level(&self.budget, price(used));
         let mut levels = self.reservation.decision().levels();
         let reserved = levels.next().map_or(0, |level| level.cost());
         println!("{reserved} reserved, {used} used");

@@ -98,8 +98,9 @@ impl Reservation {
     /// It asks no store, so call it for each part of a stream. What was added is charged with the next renewal, at most a third
     /// of the lease later, or when the response body ends. Then the rest returns.
     ///
-    /// In a layer with several [levels](crate::Level), it adds to those that cost what the layer costs. Nothing is held of
-    /// a level without a `reserve_lease`: then a warning is logged, and [`settle`](Self::settle) adjusts the charge.
+    /// In a layer with several [levels](crate::Level), it adds to those that cost what the layer costs. For the others, use
+    /// [`add_level`](Self::add_level). Nothing is held of a level without a `reserve_lease`: then a warning is logged, and
+    /// [`settle`](Self::settle) adjusts the charge.
     ///
     /// # Examples
     ///
@@ -112,10 +113,39 @@ impl Reservation {
     /// }
     /// ```
     pub fn add(&self, units: u32) {
+        let config = &self.0.config;
+        self.add_where(units, |place| config.shares_cost(place));
+    }
+
+    /// Takes units that were used from those that the request holds of the [levels](crate::Level) of this limiter, as
+    /// [`add`](Self::add) does.
+    ///
+    /// Use it for levels with their own [cost](crate::Level::cost), such as money beside tokens. If the layer has no level of the
+    /// limiter, nothing is added, and a warning is logged.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tollgate::{RateLimiter, Reservation};
+    ///
+    /// // `budget` is the limiter of a level of the layer. A part of an answer costs so many cents.
+    /// fn sent(reservation: &Reservation, budget: &RateLimiter, tokens: u32, cents: u32) {
+    ///     reservation.add(tokens);
+    ///     reservation.add_level(budget, cents);
+    /// }
+    /// ```
+    pub fn add_level(&self, limiter: &RateLimiter, units: u32) {
+        if let Some(name) = self.known_level_name(limiter) {
+            let config = &self.0.config;
+            self.add_where(units, |place| config.level(place).name() == name);
+        }
+    }
+
+    fn add_where(&self, units: u32, is_used: impl Fn(usize) -> bool) {
         let ReservationInner { config, view, .. } = &*self.0;
         for level in view.levels() {
             let place = level.place();
-            if !config.shares_cost(place) {
+            if !is_used(place) {
                 continue;
             }
             match &self.0.units {
@@ -168,13 +198,22 @@ impl Reservation {
     /// }
     /// ```
     pub fn settle_level(&self, limiter: &RateLimiter, actual_cost: u32) {
+        if let Some(name) = self.known_level_name(limiter) {
+            let config = &self.0.config;
+            self.settle_each(|_, place| {
+                (config.level(place).name() == name).then_some(actual_cost)
+            });
+        }
+    }
+
+    fn known_level_name<'a>(&self, limiter: &'a RateLimiter) -> Option<&'a Arc<str>> {
         let config = &self.0.config;
         let name = &limiter.0.facts.name;
-        if !config.levels().any(|level| level.name() == name) {
-            config.diagnostics.unknown_level(config.first.name(), name);
-            return;
+        if config.levels().any(|level| level.name() == name) {
+            return Some(name);
         }
-        self.settle_each(|_, place| (config.level(place).name() == name).then_some(actual_cost));
+        config.diagnostics.unknown_level(config.first.name(), name);
+        None
     }
 
     pub(super) fn settle_by(&self, head: &response::Parts, size: SizeHint) {

@@ -1101,7 +1101,7 @@ async fn an_answer_at_a_proxy_that_uses_more_than_the_plan_has_is_charged_in_ful
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_proxy_answers_402_while_the_money_of_a_tenant_is_reserved_or_spent() {
+async fn a_proxy_answers_429_while_the_money_of_a_tenant_is_held_and_402_when_it_is_spent() {
     let (_example, address) = llm_proxy("memory:");
     let acme = Tenant {
         name: "acme",
@@ -1110,17 +1110,22 @@ async fn a_proxy_answers_402_while_the_money_of_a_tenant_is_reserved_or_spent() 
     let plan = "1000000/minute sliding-buckets:60, 1000000/day sliding-buckets:24, 4 in-flight";
     assert_eq!(acme.changes_to(plan).await, 204);
 
-    // Half a million tokens cost five dollars.
+    // Half a million tokens cost five dollars. While a request holds them, others may wait for what it does not use.
     let running = acme.ask_with("/complete", 60_000, 499_990).await;
     assert_eq!(running.status(), 200);
     let refused = acme.ask("/complete", 640).await;
-    assert_eq!(refused.status(), 402);
-    assert!(!refused.headers().contains_key("retry-after"));
-
-    // What the answer did not use is there again.
+    assert_eq!(refused.status(), 429);
+    assert!(refused.headers().contains_key("retry-after"));
     drop(running);
     acme.until_slots(0).await;
     acme.until(|[_, _, _, budget]| budget < 50_000).await;
+    let [_, _, _, spent] = acme.used().await;
+    assert!(spent > 0);
+
+    // No wait helps a request that may cost more than what is left.
+    let refused = acme.ask_with("/complete", 640, 499_990).await;
+    assert_eq!(refused.status(), 402);
+    assert!(!refused.headers().contains_key("retry-after"));
     assert_eq!(acme.ask("/complete", 20).await.status(), 200);
 
     let malformed = Client::new().post(format!("http://{address}/complete"));

@@ -143,6 +143,40 @@ async fn levels_that_are_charged_stand_beside_one_that_is_held() {
 }
 
 #[tokio::test]
+async fn what_a_handler_adds_to_a_level_is_charged_to_that_one_alone() {
+    let store = MemoryStore::new();
+    let money = RateLimiter::new(store.clone(), Quota::total(900, DAY))
+        .name("money")
+        .reserve_lease(LEASE);
+    let other = RateLimiter::new(store.clone(), Quota::per_day(9)).name("other");
+    let tokens = RateLimitLayer::new(store, Quota::per_day(100))
+        .name("tokens")
+        .key(key::global())
+        .cost(|_| 40)
+        .reserve_lease(LEASE)
+        .and_level(tollgate::Level::new(money.clone(), key::global()).cost(|_: &_| 400))
+        .reserve();
+    log::keep();
+    let response = send(&tokens, |reservation| {
+        for _ in 0..3 {
+            reservation.add(2);
+            reservation.add_level(&money, 7);
+            reservation.add_level(&other, 5);
+        }
+    })
+    .await;
+    let text = log::kept().join("\n");
+    assert!(
+        text.contains("no limiter of this layer has that name"),
+        "{text}"
+    );
+    let both = async || (used(tokens.limiter()).await, used(&money).await);
+    assert_eq!(both().await, (40, 400));
+    drop(response);
+    assert_eq!(both().await, (6, 21));
+}
+
+#[tokio::test]
 async fn a_permit_that_a_handler_takes_outlives_the_body() {
     let layer = layer(40);
     let (sender, mut taken) = tokio::sync::mpsc::unbounded_channel();
