@@ -13,15 +13,16 @@ type Canvas<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 type Panel<'a> = ChartContext<'a, SVGBackend<'a>, Cartesian2d<RangedCoordu32, RangedCoordu32>>;
 type Drawn = Result<(), Box<dyn Error>>;
 
-const WIDTH: u32 = 880;
+/// As wide as the screen of a phone, where the texts must be readable.
+const WIDTH: u32 = 400;
 const HEAD: u32 = 108;
-const PANEL: u32 = 134;
+const PANEL: u32 = 112;
 const FOOT: u32 = 56;
 
 /// The margins of a panel: its name above, numbers at the side.
-const ABOVE: u32 = 42;
-const LEFT: u32 = 84;
-const RIGHT: u32 = 84;
+const ABOVE: u32 = 36;
+const LEFT: u32 = 54;
+const RIGHT: u32 = 72;
 
 /// The axis ends above twice the limit, so that a line at twice the limit is visible.
 const TOP: u32 = 2 * LIMIT + 6;
@@ -121,10 +122,16 @@ fn y_of(requests: u32) -> u32 {
 
 fn draw_head(head: &Canvas<'_>) -> Drawn {
     let seconds = WINDOW / 1_000;
-    let title = format!("The same bursts, a limit of {LIMIT} in {seconds} s, five ways to count");
-    write(head, &title, (LEFT, 32), (24, INK, HPos::Left))?;
+    let title = format!("The same bursts, a limit of {LIMIT} in {seconds} s,");
+    write(head, &title, (LEFT, 18), (20, INK, HPos::Left))?;
+    write(
+        head,
+        "five ways to count",
+        (LEFT, 40),
+        (20, INK, HPos::Left),
+    )?;
     let tried = format!("{BURST} requests are tried at once, every {BETWEEN_BURSTS} ms, here:");
-    write(head, &tried, (LEFT, 64), (17, SOFT, HPos::Left))?;
+    write(head, &tried, (LEFT, 68), (16, SOFT, HPos::Left))?;
     for (from, to) in SPELLS {
         let (left, right) = (i32::try_from(x_of(from))?, i32::try_from(x_of(to))?);
         head.draw(&Rectangle::new([(left, 86), (right, 96)], TRIED.filled()))?;
@@ -138,23 +145,23 @@ fn draw_foot(foot: &Canvas<'_>) -> Drawn {
         write(foot, &seconds, (x_of(time), 12), (16, SOFT, HPos::Center))?;
     }
     let axis = "seconds; aligned windows begin at the vertical lines";
-    write(foot, axis, (x_of(END / 2), 36), (17, SOFT, HPos::Center))
+    write(foot, axis, (x_of(END / 2), 36), (16, SOFT, HPos::Center))
 }
 
 fn draw_side(canvas: &Canvas<'_>) -> Drawn {
     let (_, height) = canvas.dim_in_pixel();
-    let font = ("sans-serif", 17).into_font();
+    let font = ("sans-serif", 16).into_font();
     let style = font.transform(FontTransform::Rotate270).color(&SOFT);
     let style = style.pos(Pos::new(HPos::Center, VPos::Center));
     let middle = i32::try_from((HEAD + height - FOOT) / 2)?;
     let axis = format!("requests admitted in the trailing {} s", WINDOW / 1_000);
-    canvas.draw(&Text::new(axis, (30, middle), style))?;
+    canvas.draw(&Text::new(axis, (11, middle), style))?;
     Ok(())
 }
 
 fn draw_panel(run: &Admitted, area: &Canvas<'_>) -> Drawn {
     let color = if run.most() > LIMIT { BEYOND } else { WITHIN };
-    write(area, &run.caption(), (LEFT, 28), (19, color, HPos::Left))?;
+    write(area, &run.caption(), (LEFT, 22), (18, color, HPos::Left))?;
     for (requests, meaning) in [(0, ""), (LIMIT, "limit"), (2 * LIMIT, "2 × limit")] {
         let (left, right) = (
             (LEFT - 10, y_of(requests)),
