@@ -5,6 +5,8 @@
 //! The page then offers leases too, and draws the units that the process holds on top of those that it has used.
 //! Shares keep a part of the limit for critical requests, and bound that of batch: see `shares.rs`.
 //!
+//! With `-- --record playground.html`, it records a burst, writes the page with it as one file that needs no server, and ends.
+//!
 //! Each request of the page passes a [`RateLimitLayer`](tollgate::RateLimitLayer) once per algorithm, see
 //! `limited.rs`. The page shows the response of the selected algorithm, and a chart of each.
 
@@ -14,6 +16,7 @@ mod lease;
 mod limited;
 mod local;
 mod page;
+mod record;
 mod report;
 mod settings;
 mod shares;
@@ -24,8 +27,10 @@ mod stream;
 mod support;
 mod traffic;
 
+use std::env;
 use std::error::Error;
 use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -66,7 +71,11 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .with_max_level(tracing::Level::WARN)
         .init();
 
+    let recorded = recorded_file()?;
     let store = store::open(|redis| redis.prefix("playground").deadline(DEADLINE))?;
+    if let Some(path) = recorded {
+        return record::write(&path, &Traffic::to(Arc::new(store))).await;
+    }
     let playground = Arc::new(Playground {
         traffic: Traffic::to(Arc::new(store)),
         streams: Streams::default(),
@@ -105,6 +114,16 @@ async fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
+/// Returns the file of `--record`, if that is asked for.
+fn recorded_file() -> Result<Option<PathBuf>, &'static str> {
+    let mut arguments = env::args_os().skip(1);
+    match (arguments.next(), arguments.next(), arguments.next()) {
+        (None, _, _) => Ok(None),
+        (Some(option), Some(path), None) if option == "--record" => Ok(Some(path.into())),
+        _ => Err("usage: playground [--record FILE]"),
+    }
+}
+
 /// Sends one request through the limit and returns the response, for terminals.
 async fn request(State(shared): Shared, uri: Uri) -> Result<Response, Invalid> {
     let settings = Settings::of(&Query::of(&uri))?;
@@ -132,13 +151,16 @@ async fn peek(State(shared): Shared, uri: Uri) -> Json<Value> {
         Ok(settings) => settings,
         Err(invalid) => return Json(json!({ "invalid": invalid.to_json() })),
     };
-    let answers = shared.traffic.peek(&settings).await;
-    let now = shared.traffic.now();
-    let mut report = report::of(&[], &answers, &[], &settings, now);
+    Json(look(&shared.traffic, &settings).await)
+}
+
+async fn look(traffic: &Traffic, settings: &Settings) -> Value {
+    let answers = traffic.peek(settings).await;
+    let mut report = report::of(&[], &answers, &[], settings, traffic.now());
     report["quotas"] = report::quotas(&settings.quotas);
-    report["lease"] = shared.traffic.lease(&settings);
+    report["lease"] = traffic.lease(settings);
     report["edge_off"] = edge::why_off(&settings.quotas, settings.cost).into();
-    Json(report)
+    report
 }
 
 /// Sends requests at a steady rate, and reports them as lines of JSON, about 25 per second.

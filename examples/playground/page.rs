@@ -12,9 +12,12 @@ use crate::{lease, settings, shares::SHARES};
 const HTML: &str = "text/html; charset=utf-8";
 const CSS: &str = "text/css; charset=utf-8";
 const SVG: &str = "image/svg+xml";
-const SCRIPT: &str = "text/javascript; charset=utf-8";
+pub(crate) const SCRIPT: &str = "text/javascript; charset=utf-8";
 
-const FILES: [(&str, &str, &str); 15] = [
+/// The path of a file, its type, and its text.
+pub(crate) type File = (&'static str, &'static str, String);
+
+const FILES: [(&str, &str, &str); 16] = [
     ("/", HTML, include_str!("page/index.html")),
     ("/style.css", CSS, include_str!("page/style.css")),
     ("/favicon.svg", SVG, include_str!("page/favicon.svg")),
@@ -30,6 +33,8 @@ const FILES: [(&str, &str, &str); 15] = [
     ("/chart.js", SCRIPT, include_str!("page/chart.js")),
     ("/readout.js", SCRIPT, include_str!("page/readout.js")),
     ("/edge.js", SCRIPT, include_str!("page/edge.js")),
+    // Only in a page that is recorded.
+    ("/recorded.js", SCRIPT, include_str!("page/recorded.js")),
 ];
 
 /// Allows only these files: no inline scripts or styles, and no embedding in other pages.
@@ -37,17 +42,8 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; i
     connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 pub(crate) fn router() -> Router {
-    let files = FILES.map(|(path, kind, text)| (path, kind, text.to_owned()));
-    let algorithms = format!("export const ALGORITHMS = {};\n", settings::algorithms());
-    let leases = format!("export const LEASES = {};\n", lease::leases());
-    let shares = format!("export const SHARES = {};\n", json!(SHARES));
-    files
+    files()
         .into_iter()
-        .chain([
-            ("/algorithms.js", SCRIPT, algorithms),
-            ("/leases.js", SCRIPT, leases),
-            ("/shares.js", SCRIPT, shares),
-        ])
         .fold(Router::new(), |router, (path, kind, text)| {
             let headers = [
                 (CONTENT_TYPE, kind),
@@ -58,4 +54,18 @@ pub(crate) fn router() -> Router {
             ];
             router.route(path, get(move || async move { (headers, text) }))
         })
+}
+
+/// Returns all files, with those that the program makes.
+pub(crate) fn files() -> Vec<File> {
+    let files = FILES.map(|(path, kind, text)| (path, kind, text.to_owned()));
+    let algorithms = format!("export const ALGORITHMS = {};\n", settings::algorithms());
+    let leases = format!("export const LEASES = {};\n", lease::leases());
+    let shares = format!("export const SHARES = {};\n", json!(SHARES));
+    let made = [
+        ("/algorithms.js", SCRIPT, algorithms),
+        ("/leases.js", SCRIPT, leases),
+        ("/shares.js", SCRIPT, shares),
+    ];
+    files.into_iter().chain(made).collect()
 }

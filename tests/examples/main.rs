@@ -9,6 +9,8 @@ use std::net::{IpAddr, TcpStream};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use reqwest::{Client, RequestBuilder};
 use serde_json::{Value, json};
 use support::example::{Example, built};
@@ -284,6 +286,83 @@ async fn the_playground_sends_a_burst_on_both_sides_of_an_edge() {
             let off = looked["edge_off"].as_str().expect("a reason");
             assert!(off.contains(why), "{off}");
         }
+    }
+}
+
+#[test]
+fn the_playground_records_a_burst_as_one_file_that_names_no_other() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("playground.html");
+    let recorded = Command::new(built("playground"))
+        .arg("--record")
+        .arg(&path)
+        .env("TOLLGATE_STORE", "memory:")
+        .output();
+    let recorded = recorded.expect("it runs");
+    assert!(recorded.status.success(), "{recorded:?}");
+    let page = std::fs::read_to_string(path).expect("a page");
+    for attribute in ["src=", "href="] {
+        for value in page.split(attribute).skip(1) {
+            let is_inside = ["\"/\" ", "\"data:"]
+                .iter()
+                .any(|start| value.starts_with(start));
+            assert!(is_inside, "{attribute}{}", &value[..80]);
+        }
+    }
+    assert!(page.contains("default-src 'none'"));
+
+    let (_, imports) = page
+        .split_once("<script type=\"importmap\">")
+        .expect("modules");
+    let (imports, _) = imports.split_once("</script>").expect("its end");
+    let imports: Value = serde_json::from_str(imports).expect(imports);
+    let modules = imports["imports"].as_object().expect("modules");
+    let text_of = |url: &Value| {
+        let url = url.as_str().expect("text");
+        let text = url.strip_prefix("data:text/javascript;base64,").expect(url);
+        String::from_utf8(STANDARD.decode(text).expect(url)).expect(url)
+    };
+    for url in modules.values() {
+        let text = text_of(url);
+        for import in text.split(" from \"").skip(1) {
+            let (name, _) = import.split_once('"').expect(import);
+            assert!(modules.contains_key(name), "{name}");
+        }
+    }
+    let recording = text_of(&modules["recording.js"]);
+    let recording = recording
+        .strip_prefix("export const RECORDING = ")
+        .and_then(|recording| recording.strip_suffix(";\n"))
+        .expect(&recording);
+    let recording: Value = serde_json::from_str(recording).expect(recording);
+    let bursts = recording["bursts"].as_array().expect("a list");
+    let admitted = |algorithm: usize| -> u64 {
+        let requests = bursts
+            .iter()
+            .flat_map(|burst| burst["requests"].as_array().expect("a list"));
+        requests
+            .map(|request| request[2].as_u64().expect("bits") >> algorithm & 1)
+            .sum()
+    };
+    // The log admits the limit, the fixed window twice the limit.
+    assert_eq!([bursts.len() as u64, admitted(0), admitted(5)], [2, 20, 40]);
+    let looks = recording["looks"].as_array().expect("a list");
+    assert!(looks.len() > 10, "{}", looks.len());
+    assert_eq!(looks[0]["lanes"][0]["used"], json!([0]));
+}
+
+#[test]
+fn the_playground_says_how_it_is_used() {
+    for arguments in [
+        &["--record"][..],
+        &["--record", "a", "b"],
+        &["--recorded", "a"],
+    ] {
+        let wrong = Command::new(built("playground")).args(arguments).output();
+        let wrong = wrong.expect("it runs");
+        assert!(!wrong.status.success());
+        let told = String::from_utf8_lossy(&wrong.stderr);
+        assert!(told.contains("usage: playground [--record FILE]"), "{told}");
     }
 }
 

@@ -5,6 +5,7 @@ mod failing;
 mod frames;
 mod insight;
 mod reading;
+mod recorded;
 mod screenshot;
 mod shares;
 

@@ -50,7 +50,7 @@ function take(report, to) {
     apply();
     return;
   }
-  showStore(report.lanes[session.chosen]);
+  if (!server.isRecorded) showStore(report.lanes[session.chosen]);
   if (report.requests.length > 0) showLast();
 }
 
@@ -92,7 +92,7 @@ async function apply() {
     take(report, session);
     if (!session) return;
     showErrors(null);
-    settings.keep(current);
+    if (!server.isRecorded) settings.keep(current);
     byId("command").textContent = server.command(current);
     arrange();
     showLast();
@@ -298,6 +298,12 @@ async function startAcrossEdge() {
   if (await resetCounts()) await run(() => new AcrossEdge());
 }
 
+/** Shows a first visitor what happens at an edge, unless the key is in use. */
+async function welcome() {
+  const isUsed = session?.history.lanes.some(({ usedNow }) => usedNow > 0);
+  if (isFirstVisit && session && edgeOff === null && !isUsed) await run(() => new AcrossEdge());
+}
+
 async function run(start) {
   // The button was pressed twice.
   if (running) return;
@@ -404,6 +410,8 @@ function onSubmit(form, action) {
   });
 }
 
+/** The address of the page has settings as soon as they are applied. */
+const isFirstVisit = location.search === "";
 settings.fill();
 let typing;
 for (const field of ["algorithm", "shares", "lease"]) byId(field).addEventListener("change", apply);
@@ -426,4 +434,7 @@ for (const scheme of ["(prefers-color-scheme: dark)", "(forced-colors: active)"]
 }
 setInterval(showText, TEXT_EVERY);
 poll(PEEK_EVERY);
-apply().then(() => requestAnimationFrame(draw));
+apply().then(() => {
+  requestAnimationFrame(draw);
+  return welcome();
+});

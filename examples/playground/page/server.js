@@ -1,5 +1,11 @@
 // Requests to the server. The settings are in the query, so that the same request works in a terminal.
 
+/** Whether the page is a recording, with `recorded.js` in place of this file. */
+export const isRecorded = false;
+
+/** The time in milliseconds. */
+export const clock = () => performance.now();
+
 /** The server rejected a field. */
 export class Invalid extends Error {
   constructor({ field, why }) {

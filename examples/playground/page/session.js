@@ -2,6 +2,7 @@
 
 import { ALGORITHMS } from "./algorithms.js";
 import { History } from "./history.js";
+import { clock } from "./server.js";
 import { SHARES } from "./shares.js";
 
 /** The fixed window, whose units all return at the edge of an aligned window. */
@@ -12,14 +13,14 @@ let offset = Infinity;
 /** When the program started that `offset` is of. */
 let program = null;
 
-export const serverNow = () => performance.now() - offset;
+export const serverNow = () => clock() - offset;
 
 /**
  * Updates the difference from the time in a report. The smallest difference is the most accurate, because it has the
  * least delay. Returns whether the server was restarted.
  */
 function setClock({ now, started_at: startedAt }) {
-  const seen = performance.now() - now / 1000;
+  const seen = clock() - now / 1000;
   const isAnother = program !== startedAt;
   const wasKnown = program !== null;
   program = startedAt;

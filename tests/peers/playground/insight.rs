@@ -1,5 +1,9 @@
 //! A first visitor sees the comparison, and learns from one button that a fixed window admits twice its limit.
 
+use std::time::Duration;
+
+use tokio::time::sleep;
+
 use super::Playground;
 
 /// The algorithms of the two large charts, from the top.
@@ -112,5 +116,47 @@ async fn a_burst_across_an_edge_can_be_cancelled_and_is_offered_for_one_short_wi
                 .expect("a button")
         );
     }
+    page.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_first_visit_draws_a_burst_without_a_click_and_a_reload_does_not() {
+    let page = Playground::start("quotas=6/hour").await;
+    let said = page.browser.text("#status").await;
+    assert_eq!(said, "No requests sent yet.");
+
+    page.browser.open(&page.url).await;
+    let said = page
+        .browser
+        .until("#status", |text| text.contains("across an edge"))
+        .await;
+    assert!(
+        said.contains(
+            "Sliding log admitted 20, 1 × the limit; Fixed window admitted 40, 2 × the limit."
+        ),
+        "{said}"
+    );
+    page.assert_counts(40).await;
+    page.browser.client.refresh().await.expect("it reloads");
+    page.browser.until("#remaining", |text| text != "–").await;
+    sleep(Duration::from_millis(500)).await;
+    assert_eq!(page.browser.text("#status").await, "No requests sent yet.");
+    let (asked, _) = page.counted().await;
+    assert_eq!(asked, 40);
+    page.end().await;
+}
+
+/// Somebody may be trying something with the key.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_first_visit_sends_nothing_while_the_key_is_in_use() {
+    let page = Playground::start("quotas=20/hour").await;
+    let stream = "quotas=20/5s&algorithm=gcra&key=ada&cost=1&rate=5&seconds=60&id=a";
+    let stream = reqwest::Client::new().post(format!("{}/stream?{stream}", page.url));
+    let _stream = stream.send().await.expect("an answer");
+    page.browser.open(&page.url).await;
+    page.browser.until("#remaining", |text| text != "–").await;
+    sleep(Duration::from_millis(500)).await;
+    let said = page.browser.text("#status").await;
+    assert_eq!(said, "No requests sent yet.");
     page.end().await;
 }
