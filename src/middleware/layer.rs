@@ -80,6 +80,7 @@ use crate::store::Store;
 ///
 /// [Placement](crate::guide::placement) in the guide shows a whole stack, with the reasons.
 #[derive(Clone, Debug)]
+#[doc(alias("throttle"))]
 #[must_use = "a layer limits nothing until it is added to a service"]
 pub struct RateLimitLayer {
     config: Arc<LayerConfig>,
@@ -605,6 +606,7 @@ impl RateLimitLayer {
     ///     .key(key::header("x-api-key"))
     ///     .block_after(BlockRule::refusals(600).block_for(HOUR).doubling().max_block(24 * HOUR));
     /// ```
+    #[doc(alias("ban", "blocklist", "penalty"))]
     pub fn block_after(self, rule: BlockRule) -> Self {
         self.level(|level| level.with_limiter(|limiter| limiter.block_after(rule)))
     }
@@ -823,6 +825,7 @@ impl RateLimitLayer {
     ///     .layer(limit.dry_run())
     ///     .layer(middleware::map_response(show));
     /// ```
+    #[doc(alias("shadow", "report_only", "log_only"))]
     pub fn dry_run(self) -> Self {
         self.with(|config| config.is_dry_run = true)
     }

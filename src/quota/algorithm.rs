@@ -79,6 +79,7 @@ pub enum Algorithm {
     /// span as long as the window, they are then admitted less than twice the largest limit that charged
     /// units within the span. The level drains at the limit of the last charge, so a check with a lower limit
     /// waits at most one window.
+    #[doc(alias("token_bucket", "leaky_bucket"))]
     Gcra,
     /// Adds up all units that were ever charged, and returns none of them with time.
     ///

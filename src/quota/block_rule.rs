@@ -106,6 +106,7 @@ const DEFAULT_LONGEST: Duration = DAY;
 ///   [`MemoryStore`](crate::MemoryStore) is full of keys near their limits, it counts no refusals of new keys.
 /// - A key is not blocked automatically while 1 000 keys of its limiter are blocked, or 9 000 keys of the store. So other
 ///   limiters have room, and so do operators: the block list has 10 000 entries. The log says that there is no room.
+#[doc(alias("ban", "fail2ban", "brute_force"))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct BlockRule {
     refusals: u32,

@@ -588,7 +588,7 @@ impl Quota {
     /// # Ok::<(), tollgate::Error>(())
     /// # }).unwrap();
     /// ```
-    #[doc(alias("try_shares"))]
+    #[doc(alias("try_shares", "priority", "fairness"))]
     #[must_use]
     pub fn shares(self, shares: impl IntoIterator<Item = Share>) -> Self {
         let shares = self.try_shares(shares);
