@@ -172,6 +172,39 @@ fn the_readme_names_the_two_commands_to_begin_with_in_at_most_100_lines() {
 }
 
 #[test]
+fn the_readme_and_the_guide_have_at_most_36_000_words() {
+    let guide = files("src/guide", &["md"]).into_iter();
+    let pages = guide.chain([root().join("README.md")]);
+    let words = pages.map(|page| {
+        let text = std::fs::read_to_string(page).expect("text");
+        text.split_whitespace().count()
+    });
+    let words: usize = words.sum();
+    assert!((20_000..=36_000).contains(&words), "{words}");
+}
+
+#[test]
+fn recipes_have_at_most_30_lines() {
+    /// It has three limits, each against another attack.
+    const LOGIN: &str = "snippets login_limits.rs shown";
+    let cookbook = Document::read("src/guide/cookbook.md");
+    let code = cookbook
+        .blocks
+        .iter()
+        .filter(|block| block.language.is_some());
+    let recipes = code.filter(|block| block.marker().is_none_or(|marker| marker != LOGIN));
+    for recipe in recipes {
+        // Without empty lines, and those that rustdoc hides.
+        let lines = recipe.text.lines().filter(|line| {
+            let line = line.trim();
+            !line.is_empty() && line != "#" && !line.starts_with("# ")
+        });
+        let lines = lines.count();
+        assert!(lines <= 30, "line {}: {lines} lines", recipe.line);
+    }
+}
+
+#[test]
 fn the_minimum_rust_version_is_the_same_everywhere() {
     let version = &Project::get().rust_version;
     assert!(read("README.md").contains(&format!("Rust {version} or later")));
