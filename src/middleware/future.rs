@@ -63,13 +63,14 @@ impl<S: Service<Request<B>>, B> CallState<S, B> {
         body: B,
         outcome: Outcome,
     ) -> Self {
-        match prepare_request(config, &mut parts, outcome) {
-            Ok(finisher) => {
+        match outcome {
+            Ok(pass) => {
+                let finisher = prepare_request(config, &mut parts, pass);
                 let response = service.call(Request::from_parts(parts, body));
                 Self::Calling { response, finisher }
             }
             Err(rejection) => {
-                let response = Some(rejection_response(config, *rejection, &parts));
+                let response = Some(rejection_response(config, rejection, &parts));
                 Self::Rejected { response }
             }
         }

@@ -9,9 +9,9 @@ use crate::key::{KeyError, KeyErrorKind};
 use crate::limiter::{DecidedCheck, Decision, FailedCheck};
 use crate::telemetry::OutcomeLabel;
 
-/// The outcome of a check, which telemetry has already recorded: the request passes, or is rejected. A rejection is large, so
-/// it has a box, and an admission is copied at no cost.
-pub(super) type Outcome = Result<Pass, Box<Rejection>>;
+/// The outcome of a check, which telemetry has already recorded: the request passes, or is rejected. Both are of about the same
+/// size, so that a rejection needs no box.
+pub(super) type Outcome = Result<Pass, Rejection>;
 
 /// The parts of a request that passes. It has none if it is exempt: skipped, or left out because of plans or missing
 /// keys.
@@ -86,7 +86,7 @@ pub(super) fn failed(config: &LayerConfig, failed: FailedCheck) -> Outcome {
 
 fn reject(config: &LayerConfig, level: &Level, reason: RejectionReason) -> Outcome {
     record_rejection(config, level, &reason);
-    let mut rejection = Box::new(Rejection::new(level.name(), reason));
+    let mut rejection = Rejection::new(level.name(), reason);
     rejection.refused_status = config.status;
     if !config.is_dry_run {
         return Err(rejection);
@@ -99,7 +99,7 @@ fn reject(config: &LayerConfig, level: &Level, reason: RejectionReason) -> Outco
     Ok(Pass {
         decision,
         permit: None,
-        would_reject: Some(rejection),
+        would_reject: Some(Box::new(rejection)),
     })
 }
 

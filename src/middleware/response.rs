@@ -1,4 +1,4 @@
-//! The effects of an [`Outcome`] on the request and its response.
+//! The effects of an [`Outcome`](super::outcome::Outcome) on the request and its response.
 //!
 //! A request that passes gets extensions before the service is called, and its response gets headers. For a
 //! rejected request, this file creates the whole response.
@@ -16,7 +16,7 @@ use http_body::{Body, SizeHint};
 use super::config::LayerConfig;
 use super::headers::{Headers, Tightness, inner_remaining, number_value, refill_time};
 use super::outbound::Observer;
-use super::outcome::{Outcome, Pass};
+use super::outcome::Pass;
 use super::permit::HeldPermit;
 use super::rejection::{
     Grpc, Rejection, WouldReject, lengthen_retry_after, retry_after, unread_body,
@@ -25,22 +25,18 @@ use super::reservation::Reservation;
 use crate::decision::QuotaDecision;
 use crate::limiter::DecisionView;
 
-/// Inserts the decision, the reservation and the permit into the extensions of a request. Returns the finisher of the
-/// response.
-///
-/// # Errors
-///
-/// Returns the rejection if the request must not reach the service.
+/// Inserts the decision, the reservation and the permit into the extensions of a request that passes. Returns the finisher of
+/// the response.
 pub(super) fn prepare_request(
     config: &Arc<LayerConfig>,
     parts: &mut Parts,
-    outcome: Outcome,
-) -> Result<ResponseFinisher, Box<Rejection>> {
+    pass: Pass,
+) -> ResponseFinisher {
     let Pass {
         decision,
         permit,
         would_reject,
-    } = outcome?;
+    } = pass;
     if let Some(permit) = &permit {
         let handle = permit.handle(parts.extensions.get());
         parts.extensions.insert(handle);
@@ -70,7 +66,7 @@ pub(super) fn prepare_request(
             .unwrap_or_else(|| Reservation::unlimited(config));
         parts.extensions.insert(own);
     }
-    Ok(ResponseFinisher {
+    ResponseFinisher {
         decided,
         headers: (!config.is_dry_run).then(|| config.headers.clone()),
         observer: config.observer.clone(),
@@ -79,7 +75,7 @@ pub(super) fn prepare_request(
         would_reject,
         permit,
         method: parts.method.clone(),
-    })
+    }
 }
 
 /// Adds headers to the response of the service and settles the charge. Does nothing if the request is exempt.
@@ -237,7 +233,7 @@ pub(super) fn rejection_response(
         None
     };
     let mut response = match grpc {
-        None => rejection.respond(&*config.responder),
+        None => (config.responder)(&rejection),
         Some(grpc) => grpc.reject(&rejection),
     };
     rejection.complete(&config.headers, &mut response);

@@ -13,26 +13,18 @@ use crate::middleware::headers::field_names as field;
 use crate::middleware::headers::{Headers, Tightness, number_value, raise_resets, whole_seconds};
 
 impl Rejection {
-    /// Calls a responder. A 200 becomes the status of the rejection: a responder that sets none returns it, and
-    /// clients would take it for a success. Only gRPC means it, whose own status is in a header.
-    pub(in crate::middleware) fn respond(
-        &self,
-        responder: impl FnOnce(&Self) -> Response<Bytes>,
-    ) -> Response<Bytes> {
-        let mut response = responder(self);
-        if response.status() == StatusCode::OK
-            && !response.headers().contains_key(field::GRPC_STATUS)
-        {
-            *response.status_mut() = self.status();
-        }
-        response
-    }
-
+    /// Completes the response of a responder. A 200 becomes the status of the rejection: a responder that sets none returns it,
+    /// and clients would take it for a success. Only gRPC means it, whose own status is in a header.
     pub(in crate::middleware) fn complete(
         mut self,
         dialects: &Headers,
         response: &mut Response<Bytes>,
     ) {
+        if response.status() == StatusCode::OK
+            && !response.headers().contains_key(field::GRPC_STATUS)
+        {
+            *response.status_mut() = self.status();
+        }
         let headers = response.headers_mut();
         // Reserves room once, for these headers and for those that are added later.
         headers.reserve(HEADERS);

@@ -48,7 +48,7 @@ impl Rejection {
         headers: &Headers,
         responder: impl FnOnce(&Self) -> Response<Bytes>,
     ) -> Response<Bytes> {
-        let mut response = self.respond(responder);
+        let mut response = responder(self);
         self.clone().complete(headers, &mut response);
         response
     }
@@ -67,7 +67,7 @@ impl Decision {
         if self.is_allowed() {
             return Ok(self);
         }
-        Err(rejection_by(self))
+        Err(Rejection::refused(self.into_view()))
     }
 }
 
@@ -93,15 +93,9 @@ impl Acquired {
     pub fn or_reject(self) -> Result<Permit, Rejection> {
         match self {
             Self::Permit(permit) => Ok(permit),
-            Self::Refused(decision) => Err(rejection_by(decision)),
+            Self::Refused(decision) => Err(Rejection::refused(decision.into_view())),
         }
     }
-}
-
-fn rejection_by(refusal: Decision) -> Rejection {
-    let reported = refusal.view().reported_level();
-    let limiter: Arc<str> = reported.map_or("", |level| level.limiter()).into();
-    Rejection::new(&limiter, RejectionReason::Refused(refusal.into_view()))
 }
 
 /// Makes the error of a check a rejection, for `?` in a handler. The name of its limiter is empty: the error does

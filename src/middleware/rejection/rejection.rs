@@ -43,7 +43,8 @@ const STORE_RETRY_SECONDS: u64 = 1;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Rejection {
-    limiter: Arc<str>,
+    /// `None` if the decision has it: all threads would contend for its reference count.
+    limiter: Option<Arc<str>>,
     reason: RejectionReason,
     /// The status if a quota refused the request.
     pub(in crate::middleware) refused_status: StatusCode,
@@ -90,8 +91,22 @@ pub enum RejectionReason {
 
 impl Rejection {
     pub(in crate::middleware) fn new(limiter: &Arc<str>, reason: RejectionReason) -> Self {
+        match reason {
+            RejectionReason::Refused(decision) => Self::refused(decision),
+            RejectionReason::NoKey(_) | RejectionReason::Failed(_) => Self {
+                limiter: Some(Arc::clone(limiter)),
+                ..Self::without_limiter(reason)
+            },
+        }
+    }
+
+    pub(super) fn refused(decision: DecisionView) -> Self {
+        Self::without_limiter(RejectionReason::Refused(decision))
+    }
+
+    fn without_limiter(reason: RejectionReason) -> Self {
         Self {
-            limiter: Arc::clone(limiter),
+            limiter: None,
             reason,
             refused_status: StatusCode::TOO_MANY_REQUESTS,
             told: ToldTimes::default(),
@@ -103,7 +118,14 @@ impl Rejection {
     /// [hidden](crate::LevelDecision::is_hidden): a responder should not show it to clients then.
     #[must_use]
     pub fn limiter(&self) -> &str {
-        &self.limiter
+        match &self.reason {
+            RejectionReason::Refused(decision) => decision
+                .reported_level()
+                .map_or("", |level| level.limiter()),
+            RejectionReason::NoKey(_) | RejectionReason::Failed(_) => {
+                self.limiter.as_deref().unwrap_or_default()
+            }
+        }
     }
 
     /// Returns the reason why the request was rejected.

@@ -56,6 +56,10 @@ impl StdError for Rejection {
 /// Says that the cost is above what shares leave of the limit, which no header shows. `None` of any other refusal, and of one
 /// by a hidden level.
 pub(super) fn above_share(decision: &DecisionView) -> Option<String> {
+    // The longest wait, of all levels.
+    if decision.retry_after().is_some() {
+        return None;
+    }
     let visible = decision.visible();
     let refusing = visible
         .reported()

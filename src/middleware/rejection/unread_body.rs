@@ -15,9 +15,11 @@ pub(in crate::middleware) fn is_announced(parts: &Parts) -> bool {
     let Parts {
         version, headers, ..
     } = parts;
+    // One pass in place of two look-ups.
     *version < Version::HTTP_2
-        && (headers.contains_key(TRANSFER_ENCODING)
-            || headers.get(CONTENT_LENGTH).is_some_and(is_not_zero))
+        && headers.iter().any(|(name, value)| {
+            name == TRANSFER_ENCODING || name == CONTENT_LENGTH && is_not_zero(value)
+        })
 }
 
 fn is_not_zero(length: &HeaderValue) -> bool {
