@@ -46,6 +46,18 @@ impl Answer {
         }
     }
 
+    #[inline]
+    pub(crate) fn single(time: u64, source: Source, quota: QuotaAnswer) -> Self {
+        Self {
+            source,
+            // Of the usual length, in place.
+            quotas: SmallVec::from_buf_and_len([quota; 2], 1),
+            time,
+            extra: 0,
+            grant: 0,
+        }
+    }
+
     /// Sets the number of units that were charged beyond the cost, because the check asked for
     /// [extra units](crate::store::protocol::Check::extra_units).
     #[must_use]

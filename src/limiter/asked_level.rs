@@ -1,5 +1,6 @@
 //! One level of a check: its limiter, its record, and what has become of it.
 
+use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -322,7 +323,7 @@ impl AskedLevel {
         if answered != quotas && (answered > 0 || are_admitted) {
             return Err(mismatch(answered, quotas));
         }
-        std::mem::swap(&mut self.record_mut().answer, answer);
+        self.record_mut().answer = mem::take(answer);
         if are_admitted
             && self.asked_at > 0
             && let Some(lease) = &self.limiter().0.lease

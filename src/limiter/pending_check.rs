@@ -235,9 +235,7 @@ impl PendingCheck {
 
     #[inline]
     fn take_in_all(&mut self, sent: &SendMarks, answers: &mut Answers) -> Result<(), CheckError> {
-        self.estimate_waits(answers);
-        self.remember(sent, answers, Duration::MAX);
-        match self.take_in(answers) {
+        match self.take_in_sent(sent, answers, Duration::MAX) {
             Ok(_) => Ok(()),
             Err(error) => self.fall_back_after(&error),
         }
@@ -330,13 +328,29 @@ impl PendingCheck {
     pub(super) async fn ask(&mut self, max_age: Duration) -> Result<bool, Error> {
         if self.asks_for_slots() {
             let mut answers = self.ask_for_slots().await?;
-            return self.take_in(&mut answers);
+            let are_admitted = answers.are_admitted();
+            return self.take_in(&mut answers, are_admitted);
         }
         let mut sent = SendMarks::new();
         let mut answers = self.ask_store(&mut sent).await?;
-        self.estimate_waits(&mut answers);
-        self.remember(&sent, &answers, max_age);
-        self.take_in(&mut answers)
+        self.take_in_sent(&sent, &mut answers, max_age)
+    }
+
+    #[inline]
+    fn take_in_sent(
+        &mut self,
+        sent: &SendMarks,
+        answers: &mut Answers,
+        max_age: Duration,
+    ) -> Result<bool, Error> {
+        let are_admitted = answers.are_admitted();
+        if !are_admitted {
+            self.estimate_waits(answers);
+        }
+        if !sent.is_empty() {
+            self.remember(sent, answers, max_age);
+        }
+        self.take_in(answers, are_admitted)
     }
 
     #[inline]
@@ -352,9 +366,8 @@ impl PendingCheck {
         }
     }
 
-    #[inline]
     fn remember(&self, sent: &SendMarks, answers: &Answers, max_age: Duration) {
-        let Some(first) = self.levels.first().filter(|_| !sent.is_empty()) else {
+        let Some(first) = self.levels.first() else {
             return;
         };
         // Other processes return units when their lease ends.
@@ -392,8 +405,7 @@ impl PendingCheck {
     }
 
     #[inline]
-    fn take_in(&mut self, answers: &mut Answers) -> Result<bool, Error> {
-        let are_admitted = answers.are_admitted();
+    fn take_in(&mut self, answers: &mut Answers, are_admitted: bool) -> Result<bool, Error> {
         let mut answers = answers.iter_mut();
         for level in self.levels.iter_mut().filter(|level| level.is_to_ask()) {
             let mut none = Answer::default();

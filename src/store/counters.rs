@@ -89,9 +89,7 @@ impl Counters {
             Some(quota)
                 if check.extra_units == 0 && check.holding.is_none() && !quota.is_soft() =>
             {
-                let mut answer = Answer::at(now, source, []);
-                answer.push(self.check_one(&check, quota, now));
-                answer
+                Answer::single(now, source, self.check_one(&check, quota, now))
             }
             _ => self.check_several(&check, source, now),
         }

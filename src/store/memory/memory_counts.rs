@@ -52,8 +52,10 @@ impl MemoryCounts {
         };
         let name = check.fingerprint();
         let (mut shard, now) = self.keys.lock_now(name, &self.clock);
-        let answer = self.check_locked(&mut shard, name, check, now)?;
-        Ok(Answers::from(answer))
+        match self.check_locked(&mut shard, name, check, now) {
+            Some(answer) => Ok(Answers::from(answer)),
+            None => Err(self.full()),
+        }
     }
 
     /// Decides several checks. Two of them may share a count if the store is full. So the checks are charged one by
@@ -74,12 +76,11 @@ impl MemoryCounts {
         let mut charged = Vec::with_capacity(checks.len());
         for check in checks {
             let name = check.fingerprint();
-            let decided = match shards.get_mut(name) {
-                Some(shard) => self.check_locked(shard, name, check, now),
-                None => Err(self.full()),
-            };
+            let decided = shards
+                .get_mut(name)
+                .and_then(|shard| self.check_locked(shard, name, check, now));
             let refused = match decided {
-                Ok(answer) if answer.is_admitted() => {
+                Some(answer) if answer.is_admitted() => {
                     charged.push(answer);
                     continue;
                 }
@@ -88,7 +89,7 @@ impl MemoryCounts {
             for (check, answer) in checks.iter().zip(&charged) {
                 self.take_back(&mut shards, check, answer, now);
             }
-            let refused = refused?;
+            let refused = refused.ok_or_else(|| self.full())?;
             return Ok(checks
                 .iter()
                 .map(|other| {
@@ -150,6 +151,7 @@ impl MemoryCounts {
         });
     }
 
+    /// `None` if there is no room for a new key.
     #[inline]
     fn check_locked(
         &self,
@@ -157,15 +159,14 @@ impl MemoryCounts {
         name: Fingerprint,
         check: &Check<'_>,
         now: u64,
-    ) -> Result<Answer, Error> {
-        let answer = self.change(shard, |shard| {
+    ) -> Option<Answer> {
+        self.change(shard, |shard| {
             shard.sweep_occasionally(now);
             match shard.get_mut(name) {
                 Some(counters) => Some(counters.check(*check, Source::Memory, now)),
                 None => self.check_new_key(shard, check, now),
             }
-        });
-        answer.ok_or_else(|| self.full())
+        })
     }
 
     /// Decides a check of a key that has no counts. `None` if there is no room for it.
