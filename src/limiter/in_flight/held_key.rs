@@ -75,6 +75,8 @@ pub(super) struct HeldKey {
     pub(super) gathered: u64,
     /// The slots that were given back since the last message.
     pub(super) returned: u32,
+    /// The slots that the counts of this process have granted since the last message.
+    untold: u32,
     /// The number of questions that no message has.
     pub(super) questions: usize,
     /// When the key is stated even if no check asks.
@@ -122,6 +124,7 @@ impl HeldKey {
             slots_lease: 0,
             gathered: GATHERED,
             returned: 0,
+            untold: 0,
             questions: 0,
             states_at: None,
             timer: None,
@@ -191,6 +194,7 @@ impl HeldKey {
         self.sent_spent = self.spent;
         self.states_at = None;
         self.returned = 0;
+        self.untold = 0;
         let has_news = std::mem::take(&mut self.is_changed) || self.stated() > 0;
         if has_news { holding.stated() } else { holding }
     }
@@ -275,7 +279,14 @@ impl HeldKey {
         self.is_changed = true;
         let retry_at = now + self.retry_after();
         self.states_at.get_or_insert(retry_at);
+        self.untold = self.untold.saturating_add(slots);
         self.grant(slots)
+    }
+
+    /// Returns whether a grant of the store to the last message is beyond the limit, because the counts of this process have
+    /// granted slots since then.
+    pub(super) fn has_granted_instead(&self, slots: u32) -> bool {
+        self.untold > 0 && self.stated().saturating_add(slots) > self.limit()
     }
 
     pub(super) fn release(&mut self, slots: u32, epoch: u64) {

@@ -232,7 +232,8 @@ impl State {
             let mut reply = replies.next().unwrap_or_else(|| Err(no_reply()));
             if let Ok(answers) = &mut reply {
                 has_lost_data |= self.has_lost_data(&part, answers);
-                if part.has_note(answers, HoldingNote::Superseded) {
+                let is_superseded = part.has_note(answers, HoldingNote::Superseded);
+                if is_superseded || answers.are_admitted() && self.has_granted_instead(&part) {
                     reply = Err(superseded());
                 } else if is_late {
                     reply = Err(late());
@@ -270,6 +271,13 @@ impl State {
             .filter_map(|(id, _)| self.keys.get(&id))
             .any(|key| key.is_known);
         is_known && part.has_note(answers, HoldingNote::Missing)
+    }
+
+    fn has_granted_instead(&self, part: &SlotCheck) -> bool {
+        part.in_flight().any(|(id, slots)| {
+            let key = self.keys.get(&id);
+            key.is_some_and(|key| key.has_granted_instead(slots))
+        })
     }
 
     pub(super) fn decided(

@@ -14,10 +14,12 @@ use std::time::{Duration, Instant};
 
 use super::super::message::{Message, Reply};
 use super::super::permit::{Acquired, Permit};
+use super::super::request::SlotsOfCheck;
 use super::super::table::{PermitTable, SlotCheck};
 use crate::decision::StoreId;
 use crate::error::Error;
 use crate::limiter::RateLimiter;
+use crate::limiter::asked_level::AskedLevel;
 use crate::quota::Quota;
 use crate::store::{Check, MemoryStore, OwnedCheck, Store, StoreFuture, TestClock};
 
@@ -417,6 +419,33 @@ fn two_callers_of_one_process_in_every_order() {
 fn two_processes_in_every_order() {
     let orders = in_every_order(|| World::new(1, &[0, 1], 1));
     println!("{orders} orders");
+}
+
+#[tokio::test]
+async fn a_reply_grants_nothing_that_the_counts_of_this_process_have_given_meanwhile() {
+    let counts = MemoryStore::with_clock(TestClock::new());
+    let own_counts = MemoryStore::with_clock(TestClock::new());
+    let mut process = Process::new(1);
+    let limiter = process.limiter.clone();
+    let mut acquiring = Box::pin(limiter.acquire(KEY));
+    let mut cx = Context::from_waker(Waker::noop());
+    assert!(acquiring.as_mut().poll(&mut cx).is_pending());
+    process.callers = 1;
+    process.send();
+    let level = AskedLevel::new(&process.limiter, KEY, 1);
+    let mut slots = SlotsOfCheck::new(None);
+    let answers = slots
+        .hold_in_turn(&process.limiter, &[&level], |checks| {
+            decide(checks, &own_counts).ok()
+        })
+        .unwrap();
+    assert!(answers.are_admitted());
+    process.permits = 1;
+    process.decide(&counts);
+    assert!(matches!(
+        acquiring.as_mut().poll(&mut cx),
+        Poll::Ready(Err(_))
+    ));
 }
 
 #[test]
