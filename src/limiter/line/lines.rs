@@ -405,8 +405,12 @@ impl Line {
         if self.standing.has_earlier(ticket) {
             return true;
         }
-        let is_left = self.asks(ticket) || self.room.holds(needs);
-        !is_left && self.asking.iter().any(|asking| asking.ticket < ticket)
+        let has_room = self.room.holds(needs);
+        let asks_before = |asking: &Asking| {
+            let is_earlier = asking.ticket < ticket;
+            is_earlier && (asking.is_trial || !has_room)
+        };
+        !self.asks(ticket) && self.asking.iter().any(asks_before)
     }
 
     fn has_room(&self, needs: Room) -> bool {
@@ -1310,6 +1314,43 @@ mod tests {
         for waiting in [1, 3, 5] {
             assert!(end_of_wait(&lines, waiting, now).is_none(), "{waiting}");
         }
+    }
+
+    #[test]
+    fn slots_that_come_back_are_left_to_the_call_that_asks_although_it_may_lack_room() {
+        let limiter = RateLimiter::new(MemoryStore::new(), Quota::in_flight(2));
+        let want = AskedLevel::new(&limiter, "ada", 1).want();
+        let both = Want {
+            needs: Room { units: 0, slots: 2 },
+            ..want
+        };
+        let lines = Lines::default();
+        let now = Instant::now();
+        let refusal = Refusal {
+            ticket: 1,
+            fits_at: None,
+            rate: None,
+            step: None,
+        };
+        let refused = RefusedCall {
+            wants: Wants::from_buf_and_len([both; 2], 1),
+            bounds: WaitBounds {
+                until: now + HOUR,
+                max_calls: usize::MAX,
+                longest_attempt: IDLE,
+            },
+            refusals: &[(both, refusal)],
+            with_room: &[],
+            fits_at: None,
+        };
+        assert!(
+            lines
+                .with(|state| state.stand_refused(1, refused, now))
+                .is_ok()
+        );
+        // It was told to ask.
+        assert!(lines.returned_slots(want.line, 1, false, &mut Woken::default()));
+        assert!(lines.is_behind(2, [want].into_iter()));
     }
 
     #[test]
