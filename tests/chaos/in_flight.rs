@@ -72,7 +72,7 @@ fn with_lease(store: impl Store, lease: Duration) -> RateLimiter {
     clippy::disallowed_methods,
     reason = "processes have no other clock in common"
 )]
-fn now() -> u64 {
+pub(crate) fn now() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     u64::try_from(since.unwrap().as_micros()).unwrap()
 }
@@ -148,10 +148,10 @@ fn take_permits(told: &str) {
 }
 
 /// A xorshift generator.
-struct Random(u64);
+pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;

@@ -30,5 +30,6 @@ mod lost_replies;
 #[cfg(target_os = "linux")]
 mod many_keys;
 mod misconfigured;
+mod reservations;
 mod storm;
 mod streams;
