@@ -26,7 +26,7 @@ const HOUR: u64 = 3_600_000_000;
 const LONGEST_NAME: usize = 129;
 
 /// Tests an implementation of [`Rows`]: bytes, names, deletes, groups that are whole or not written, races, time, changes that
-/// are given up, and expiry. Then limiters check, block and hold slots on it.
+/// are given up, and expiry. Then limiters check, block, hold slots and reserve units on it.
 ///
 /// Run it in a test, in a tokio runtime of several threads. It needs room for some thousand rows, and takes some seconds.
 ///
@@ -92,6 +92,10 @@ impl<R: Rows> RowsConformance<R> {
             limited(self.blocks()).await,
         );
         report.add("a slot has one holder", limited(self.slots()).await);
+        report.add(
+            "reserved units are seen by the other limiter, and charged when they are used",
+            limited(self.reservations()).await,
+        );
         report
     }
 
@@ -361,6 +365,44 @@ impl<R: Rows> RowsConformance<R> {
         granted.map(drop)?;
         Ok(())
     }
+
+    async fn reservations(&self) -> Result<(), Broken> {
+        let limiters = self.limiters("reservations", &Quota::per_day(100));
+        let [one, other] = limiters.map(|limiter| limiter.reserve_lease(Duration::from_secs(600)));
+        let mut permit = RateLimiter::acquire_all([one.level("ada").cost(60)]).await?;
+        let refused = RateLimiter::try_acquire_all([other.level("ada").cost(41)]).await?;
+        ensure!(
+            matches!(refused, Acquired::Refused(_)),
+            "41 of 100 units are reserved beside 60 of another process"
+        );
+        permit.add(25);
+        let second = RateLimiter::acquire_all([one.level("ada").cost(5)]).await?;
+        let seen = used_and_reserved(&other).await?;
+        ensure!(
+            seen == (25, 40),
+            "(used, reserved) is {seen:?} after a message of 25 used units of 65, not (25, 40)"
+        );
+        second.release().await?;
+        permit.release().await?;
+        // The second permit was given back without a word, so that its units are used.
+        let seen = used_and_reserved(&other).await?;
+        ensure!(
+            seen == (30, 0),
+            "(used, reserved) is {seen:?} after the permits, not (30, 0)"
+        );
+        RateLimiter::acquire_all([other.level("ada").cost(70)])
+            .await?
+            .release()
+            .await?;
+        Ok(())
+    }
+}
+
+/// Returns what a limiter sees of a key: the units that are used, and those that are reserved beside them.
+async fn used_and_reserved(limiter: &RateLimiter) -> Result<(u32, u32), Broken> {
+    let seen = limiter.peek("ada").await?;
+    let reserved = seen.levels().map(|level| level.reserved()).sum();
+    Ok((seen.used().saturating_sub(reserved), reserved))
 }
 
 /// The content of a row of the races.
