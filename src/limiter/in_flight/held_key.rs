@@ -219,6 +219,14 @@ impl HeldKey {
         of_key.used = of_key.used.saturating_add(units);
         self.take(within, of_key.epoch);
         self.meter.record_spent(within);
+        #[cfg(tollgate_simulation)]
+        let units = if is_planted("UnitBeforeSum")
+            || is_planted("LostUseNotCounted") && of_key.epoch != self.epoch
+        {
+            0
+        } else {
+            units
+        };
         self.spent = self.spent.saturating_add(units.into());
         if self.store.answers_at_once() {
             self.is_changed = true;
@@ -368,13 +376,17 @@ impl HeldKey {
         // Without slots, there is nothing to say once the entry has ended: else each key of a long outage would stay. What was
         // spent is said in the end.
         let may_be_held = self.stated() > 0 || now < self.held_until;
-        self.is_changed = may_be_held || is_awaited || self.spent > self.acknowledged;
+        self.is_changed = may_be_held || is_awaited || self.has_unacknowledged();
         let retry_after = if is_awaited { 0 } else { self.retry_after() };
         self.states_at = self.is_changed.then_some(now + retry_after);
     }
 
     fn end_acknowledged_message(&mut self, sent_at: u64, valid_until: u64, now: u64) {
         self.acknowledged = self.sent_spent;
+        #[cfg(tollgate_simulation)]
+        if is_planted("ReplyAcknowledgesAll") {
+            self.acknowledged = self.spent;
+        }
         // The store keeps the lease of the newest message, even if an earlier one had a longer lease.
         self.valid_until = (self.stated() > 0).then_some(valid_until);
         if self.is_changed && self.states_at.is_none() {
@@ -400,7 +412,15 @@ impl HeldKey {
             && self.questions == 0
             && self.states_at.is_none()
             && !self.is_changed
-            && self.spent == self.acknowledged
+            && !self.has_unacknowledged()
+    }
+
+    fn has_unacknowledged(&self) -> bool {
+        #[cfg(tollgate_simulation)]
+        if is_planted("ForgetsUnacknowledged") {
+            return false;
+        }
+        self.spent > self.acknowledged
     }
 }
 

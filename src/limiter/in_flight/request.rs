@@ -15,6 +15,8 @@ use crate::error::Error;
 use crate::limiter::asked_level::AskedLevel;
 use crate::limiter::limiter::RateLimiter;
 use crate::limiter::line::{LINES, Place, SlotWait, Ticket};
+#[cfg(tollgate_simulation)]
+use crate::planted::is_planted;
 use crate::runtime::is_in_runtime;
 use crate::store::{Check, ProtectedStore, SendMarks, join_all};
 
@@ -166,6 +168,12 @@ impl State {
         let want = level.want();
         if let Some(id) = want.slots_of {
             let spent_before = self.spent_before;
+            #[cfg(tollgate_simulation)]
+            let spent_before = if is_planted("SumRestarts") {
+                0
+            } else {
+                spent_before
+            };
             let key = self.keys.entry(id).or_insert_with(|| {
                 let meter = &level.limiter().permits().meter;
                 let store = &level.limiter().0.store;

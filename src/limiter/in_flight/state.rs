@@ -429,9 +429,17 @@ impl State {
         let id = slots_of?;
         let key = self.keys.get_mut(&id)?;
         self.changed.push(id);
+        #[cfg(tollgate_simulation)]
+        if is_planted("DroppedIsFree") {
+            of_key.rest = Rest::Returns;
+        }
         if key.holds_units() && of_key.rest == Rest::IsCharged {
             let rest = of_key.left;
             key.spend(&mut of_key, rest, now);
+        }
+        #[cfg(tollgate_simulation)]
+        if is_planted("UnitBeforeSum") {
+            key.spent += u64::from(of_key.used);
         }
         let slots = of_key.left;
         key.release(slots, of_key.epoch);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use lexopt::{Arg, Parser, ValueExt};
 
 use crate::planted::Planted;
-use crate::world::{ClientKind, FaultKind, Plan};
+use crate::world::{Cast, ClientKind, FaultKind, Plan};
 
 /// The task of the program.
 #[derive(Debug)]
@@ -32,6 +32,8 @@ pub(super) struct Run {
     pub(super) time: Option<Duration>,
     pub(super) jobs: usize,
     pub(super) planted: Option<&'static Planted>,
+    /// Leaves out worlds of another cast.
+    pub(super) cast: Option<Cast>,
     /// Whether a branch or a code that is not reached fails the run.
     pub(super) needs_coverage: bool,
 }
@@ -61,6 +63,7 @@ fn parse_run(mut parser: Parser) -> Result<Run, lexopt::Error> {
         time: None,
         jobs: std::thread::available_parallelism().map_or(1, usize::from),
         planted: None,
+        cast: None,
         needs_coverage: false,
     };
     while let Some(argument) = parser.next()? {
@@ -69,6 +72,10 @@ fn parse_run(mut parser: Parser) -> Result<Run, lexopt::Error> {
             Arg::Long("seeds") => run.seeds = parser.value()?.parse()?,
             Arg::Long("jobs") => run.jobs = parser.value()?.parse()?,
             Arg::Long("planted") => run.planted = Some(planted(&mut parser)?),
+            Arg::Long("cast") => {
+                let casts = listed(&parser.value()?.string()?, Cast::ALL, Cast::name)?;
+                run.cast = casts.first().copied();
+            }
             Arg::Long("coverage") => run.needs_coverage = true,
             Arg::Long("minutes") => {
                 let minutes: u64 = parser.value()?.parse()?;

@@ -81,7 +81,8 @@ fn next_plan(run: &Run, seeds: &Mutex<std::ops::Range<u64>>, since: Instant) -> 
     let mut plans = seeds.by_ref().map(Plan::from_seed);
     let mut plan = plans.find(|plan| {
         let shown_by = run.planted.map(|planted| planted.shown_by);
-        shown_by.is_none_or(|cast| cast == plan.cast())
+        let wanted = shown_by.or(run.cast);
+        wanted.is_none_or(|cast| cast == plan.cast())
     })?;
     let seed = plan.seed;
     plan.planted = run.planted;

@@ -111,10 +111,16 @@ impl Keyspace {
 
     /// Returns the keys that have not expired.
     pub fn keys(&self) -> impl Iterator<Item = StoredKey<'_>> {
+        self.keys_with(b"")
+    }
+
+    /// Returns the keys that have not expired and begin with a prefix.
+    pub fn keys_with<'a>(&'a self, prefix: &'a [u8]) -> impl Iterator<Item = StoredKey<'a>> {
         let now = self.millis();
         let live = self
             .entries
-            .iter()
+            .range(prefix.to_vec()..)
+            .take_while(move |(name, _)| name.starts_with(prefix))
             .filter(move |(_, entry)| entry.expires.is_none_or(|end| end > now));
         live.map(move |(name, entry)| StoredKey {
             name,

@@ -1,6 +1,7 @@
 //! The faults of a world, and when they happen.
 
-use super::holders::SlotEntries;
+use super::budgets::{RESERVE_LEASE, budget_of};
+use super::holders::HolderEntries;
 use super::limits::Limits;
 use super::network::Quality;
 use super::plan::{Cast, FaultKind, Plan};
@@ -79,9 +80,9 @@ impl ServerState {
     }
 
     /// Returns what holders have of the keys that a command is about.
-    pub(crate) fn slot_entries(&self, command: &[Vec<u8>]) -> SlotEntries {
+    pub(crate) fn holder_entries(&self, command: &[Vec<u8>]) -> HolderEntries {
         let server = &self.server;
-        server.with_keys(|keys| SlotEntries::from_command(command, keys))
+        server.with_keys(|keys| HolderEntries::from_command(command, keys))
     }
 
     pub(crate) fn hangs(&self) -> bool {
@@ -93,6 +94,10 @@ impl ServerState {
 pub(crate) struct Faults {
     random: Random,
     plan: Plan,
+    /// Whether each call is answered soon, but for faults that are events.
+    is_quiet: bool,
+    /// When the clock of the server has stepped, and by how many microseconds.
+    steps: Vec<(u64, i64)>,
     /// When each process that was killed starts again.
     pub(crate) starts_at: Vec<u64>,
 }
@@ -119,9 +124,16 @@ const SHORT: u64 = 1_500;
 
 impl Faults {
     pub(crate) fn new(plan: &Plan) -> Self {
+        let unquiet = [
+            FaultKind::LostMessages,
+            FaultKind::MixedReplies,
+            FaultKind::SlowNetwork,
+        ];
         Self {
             random: Random::new(plan.seed, 3),
             plan: plan.clone(),
+            steps: Vec::new(),
+            is_quiet: !unquiet.iter().any(|fault| plan.has(*fault)),
             starts_at: vec![0; plan.processes],
         }
     }
@@ -129,10 +141,11 @@ impl Faults {
     /// Returns how often a fault of this kind happens: about once in so many milliseconds.
     fn every(&self, fault: FaultKind) -> u64 {
         match fault {
+            FaultKind::Kill if self.plan.cast() == Cast::ReservationsAlone => 1_500,
             FaultKind::Kill => 4_000,
             FaultKind::Stop => 3_000,
             FaultKind::Cut => 1_500,
-            FaultKind::Partition if self.plan.cast() == Cast::SlotsAlone => 3_000,
+            FaultKind::Partition if self.has_long_partitions() => 3_000,
             FaultKind::Partition => 6_000,
             FaultKind::Freeze | FaultKind::FullMemory | FaultKind::Refusals => 6_000,
             FaultKind::Restart => 8_000,
@@ -142,17 +155,47 @@ impl Faults {
         }
     }
 
+    const fn has_long_partitions(&self) -> bool {
+        matches!(self.plan.cast(), Cast::SlotsAlone | Cast::ReservationsAlone)
+    }
+
     /// Returns how long a fault lasts, in milliseconds. Those of the server are shorter: while it fails, little else happens.
     fn draw_length(&mut self, fault: FaultKind) -> u64 {
         let longest = if self.random.one_in(5) { LONG } else { SHORT };
         let length = 1 + self.random.below(longest);
         match fault {
             // Longer than the lease of slots, at times.
-            FaultKind::Partition if self.plan.cast() == Cast::SlotsAlone => length + 4_500,
+            FaultKind::Partition if self.has_long_partitions() => length + 4_500,
+            // For two leases.
+            FaultKind::Stop
+                if self.plan.cast() == Cast::ReservationsAlone && self.random.one_in(4) =>
+            {
+                length + 2 * RESERVE_LEASE
+            }
             FaultKind::Freeze | FaultKind::FullMemory | FaultKind::Refusals => length / 3,
             FaultKind::Restart | FaultKind::Kill => length / 4,
             _ => length,
         }
+    }
+
+    /// Returns by how much the clock has stepped forward within a lease, in microseconds.
+    fn recent_steps(&self, now: u64) -> i64 {
+        let steps = self
+            .steps
+            .iter()
+            .filter(|(at, _)| at + RESERVE_LEASE >= now);
+        steps.map(|(_, step)| (*step).max(0)).sum()
+    }
+
+    /// Returns by how much the clock may step forward so that units are held for as long as their permits are valid: by a fifth
+    /// of the lease, less what clocks of processes are slow.
+    fn harmless_steps(&self) -> i64 {
+        let percent = if self.plan.has(FaultKind::ClockSkew) {
+            15
+        } else {
+            20
+        };
+        RESERVE_LEASE as i64 * 10 * percent
     }
 
     /// Makes the faults of this millisecond happen.
@@ -190,11 +233,22 @@ impl Faults {
         service: &mut [Option<Process>],
         server: &mut ServerState,
     ) {
+        if fault != FaultKind::Kill {
+            let mut world = shared.lock();
+            world.troubled_until = world.troubled_until.max(until);
+        }
         match fault {
             FaultKind::Kill => self.kill(victim, until, shared, service),
             FaultKind::Stop => {
                 if let Some(process) = &mut service[victim] {
                     process.stopped_until = Some(until);
+                    let mut world = shared.lock();
+                    if until >= world.now + 2 * RESERVE_LEASE {
+                        let held = world.ledger.held_by(victim);
+                        world
+                            .log
+                            .count_many("reservations stopped for two leases", held);
+                    }
                 }
             }
             FaultKind::Cut => shared.lock().network.cut(victim),
@@ -202,13 +256,24 @@ impl Faults {
             FaultKind::Freeze => server.hangs_until = Some(until),
             FaultKind::Restart => self.restart(until, shared, server),
             FaultKind::ClockStep => {
+                // An entry about units is kept for an hour.
+                let reserves = self.plan.cast() == Cast::ReservationsAlone;
+                let longest = if reserves { 2 * HOUR } else { HOUR };
                 let most = if self.random.one_in(3) {
-                    HOUR
+                    longest
                 } else {
                     2_000_000
                 };
-                server.clock_offset += self.random.below(2 * most) as i64 - most as i64;
+                let step = self.random.below(2 * most) as i64 - most as i64;
+                server.clock_offset += step;
                 excuse(shared, Excuse::Step);
+                let mut world = shared.lock();
+                let now = world.now;
+                world.log.note(format_args!("the clock steps by {step} µs"));
+                self.steps.push((now, step));
+                if self.recent_steps(now) > self.harmless_steps() {
+                    world.ledger.excuse(None);
+                }
             }
             FaultKind::Stranger => self.spoil(until, shared, server),
             FaultKind::Refusals => server.refusal = Some((until, self.random.pick(&REFUSALS))),
@@ -231,9 +296,14 @@ impl Faults {
             return;
         };
         let mut world = shared.lock();
+        let life = (victim, world.lives[victim]);
         world.lives[victim] += 1;
         let seen_at = world.seen_at[victim];
         world.record.end_process(victim, seen_at);
+        let held = world.ledger.held_by(victim);
+        world.log.count_many("reservations killed", held);
+        let is_quiet = self.is_quiet && world.now > world.troubled_until + RESERVE_LEASE;
+        world.ledger.end_process(life, seen_at, is_quiet);
         world.network.abandon(victim);
         drop(world);
         process.enter();
@@ -247,6 +317,7 @@ impl Faults {
         if loses_data {
             server.server.with_keys(crate::server::Keyspace::clear);
             excuse(shared, Excuse::Loss);
+            shared.lock().ledger.excuse(None);
         }
         server.hangs_until = Some(until);
         let mut world = shared.lock();
@@ -277,8 +348,11 @@ impl Faults {
         server.run_as_stranger(&[b"UNLINK".to_vec(), name.clone()]);
         server.run_as_stranger(&command);
         server.run_as_stranger(&[b"PEXPIRE".to_vec(), name.clone(), b"60000".to_vec()]);
-        server.spoiled.push((until, name.clone()));
         excuse(shared, Excuse::Loss);
+        if let Some((_, key)) = budget_of(name) {
+            shared.lock().ledger.excuse(Some(&key));
+        }
+        server.spoiled.push((until, name.clone()));
     }
 
     fn end_outages(now: u64, shared: &SharedWorld, server: &mut ServerState) {

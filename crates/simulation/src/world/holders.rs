@@ -1,69 +1,96 @@
-//! The holders of slots, as the server knows them.
+//! The holders of slots and of units, as the server knows them.
 //!
-//! A process that was killed returns its slots within a lease. A message that comes late takes none that its holder has given
-//! back, unless it is more than a lease late.
+//! A process that was killed returns what it holds within a lease. A message that comes late takes nothing that its holder has
+//! given back, unless it is more than a lease late.
 
 use std::collections::BTreeMap;
 
 use super::limits::SLOT_LEASE;
 use crate::server::{Keyspace, StoredKey};
 
-/// How much longer than a lease a killed process may hold slots, in milliseconds: the last one who asks then sees the entry.
+/// How much longer than a lease a killed process may hold any, in milliseconds: the last one who asks then sees the entry.
 const LATE: u64 = 50;
 
+/// How long an entry about units is kept after its lease, in microseconds.
+const KEPT: i64 = 3_600_000_000;
+
 /// The random bytes of a holder.
-type HolderId = [u8; 16];
+pub(super) type HolderId = [u8; 16];
 
 /// A process, and which of its lives.
-type Life = (usize, u64);
+pub(crate) type Life = (usize, u64);
 
-/// The entry of a holder. `lua/in_flight.lua` describes the bytes.
+/// The entry of a holder. `lua/in_flight.lua` and `lua/holds.lua` describe the bytes.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct SlotEntry {
+pub(super) struct HolderEntry {
     pub(super) holder: HolderId,
-    pub(super) slots: u32,
+    pub(super) sequence: i64,
+    /// The slots or units that it holds.
+    pub(super) held: u32,
     /// By the clock of the server, in microseconds.
     pub(super) ends: i64,
 }
 
-impl SlotEntry {
-    /// Returns the entries of a key. None if it is not about slots.
+impl HolderEntry {
+    /// Returns the entries of a key. None if it has no holders.
     pub(super) fn read_all(stored: &StoredKey<'_>) -> Vec<Self> {
-        let is_about_slots = stored.name.ends_with(b":in_flight");
-        let text = stored.text.filter(|_| is_about_slots);
-        let entries = text.and_then(|text| text.get(1..)).unwrap_or_default();
-        let entries = entries.chunks_exact(40);
+        let length = if stored.name.ends_with(b":in_flight") {
+            40
+        } else if stored.name.ends_with(b":held") {
+            48
+        } else {
+            return Vec::new();
+        };
+        let entries = stored.text.and_then(|text| text.get(1..));
+        let entries = entries.unwrap_or_default().chunks_exact(length);
         entries.filter_map(Self::read).collect()
     }
 
     fn read(bytes: &[u8]) -> Option<Self> {
-        let ends = f64::from_be_bytes(bytes.get(32..40)?.try_into().ok()?);
         Some(Self {
             holder: bytes.get(..16)?.try_into().ok()?,
-            slots: u32::from_be_bytes(bytes.get(24..28)?.try_into().ok()?),
-            ends: ends as i64,
+            sequence: number_at(bytes, 16)?,
+            held: u32::from_be_bytes(bytes.get(24..28)?.try_into().ok()?),
+            // The last number, in both forms.
+            ends: number_at(bytes, bytes.len() - 8)?,
         })
+    }
+}
+
+fn number_at(bytes: &[u8], at: usize) -> Option<i64> {
+    let bytes = bytes.get(at..at + 8)?.try_into().ok()?;
+    Some(f64::from_be_bytes(bytes) as i64)
+}
+
+/// Returns what a key has holders of.
+fn held_of(key: &[u8]) -> &'static str {
+    if key.ends_with(b":held") {
+        "units"
+    } else {
+        "slots"
     }
 }
 
 /// The entries of the keys that a command is about.
 #[derive(Debug, Default)]
-pub(super) struct SlotEntries(Vec<(Vec<u8>, SlotEntry)>, usize);
+pub(super) struct HolderEntries(Vec<(Vec<u8>, HolderEntry)>, usize);
 
-impl SlotEntries {
+impl HolderEntries {
     pub(super) fn from_command(command: &[Vec<u8>], keys: &Keyspace) -> Self {
-        let names = command.iter().filter(|arg| arg.ends_with(b":in_flight"));
+        let names = command
+            .iter()
+            .filter(|arg| arg.ends_with(b":in_flight") || arg.ends_with(b":held"));
         let mut entries = Self::default();
         for name in names {
             entries.1 += 1;
-            let stored = keys.keys().find(|stored| stored.name == name.as_slice());
-            let of_key = stored.iter().flat_map(SlotEntry::read_all);
+            let stored = keys.keys_with(name).find(|stored| stored.name == name);
+            let of_key = stored.iter().flat_map(HolderEntry::read_all);
             entries.0.extend(of_key.map(|entry| (name.clone(), entry)));
         }
         entries
     }
 
-    /// Returns whether the command is about no slots.
+    /// Returns whether the command is about no holders.
     pub(super) const fn is_empty(&self) -> bool {
         self.1 == 0
     }
@@ -81,12 +108,17 @@ pub(crate) struct Holders {
     owners: BTreeMap<HolderId, Life>,
     /// Until when the server keeps an entry, by its clock.
     kept_until: BTreeMap<(Vec<u8>, HolderId), i64>,
-    /// Until when a killed process may hold slots, by the time of the world.
+    /// Until when a killed process may hold any, by the time of the world.
     due: BTreeMap<(Vec<u8>, HolderId), u64>,
 }
 
 impl Holders {
-    /// Takes in a message of a process that runs. Returns a violation: a killed process holds slots for longer than a lease.
+    /// Returns the process of a holder, if a message of it has come in time.
+    pub(super) fn owner(&self, holder: HolderId) -> Option<Life> {
+        self.owners.get(&holder).copied()
+    }
+
+    /// Takes in a message of a process that runs. Returns a violation: a killed process holds some for longer than a lease.
     ///
     /// From the first message on that saw its entry after it was killed, or after the server's clock stepped: only that
     /// clamps the end of the entry.
@@ -95,8 +127,8 @@ impl Holders {
         sender: Life,
         lives: &[u64],
         now: u64,
-        before: &SlotEntries,
-        after: &SlotEntries,
+        before: &HolderEntries,
+        after: &HolderEntries,
     ) -> Option<String> {
         for (key, entry) in &after.0 {
             // A late message has written it. Its sender is not known.
@@ -104,26 +136,27 @@ impl Holders {
                 continue;
             }
             let (process, life) = *self.owners.entry(entry.holder).or_insert(sender);
-            if lives[process] == life || entry.slots == 0 {
+            if lives[process] == life || entry.held == 0 {
                 continue;
             }
             let due = self.due.entry((key.clone(), entry.holder));
             if now > *due.or_insert(now + SLOT_LEASE + LATE) {
-                let slots = entry.slots;
+                let held = entry.held;
+                let what = held_of(key);
                 let key = String::from_utf8_lossy(key);
                 return Some(format!(
-                    "{slots} slots of {key} are held by process {process}, which was killed more than a lease ago"
+                    "{held} {what} of {key} are held by process {process}, which was killed more than a lease ago"
                 ));
             }
         }
         None
     }
 
-    /// Takes in a message that is late, or of a killed process. Returns a violation: it takes slots that were given back.
+    /// Takes in a message that is late, or of a killed process. Returns a violation: it takes some that were given back.
     pub(super) fn take_in_late(
         &mut self,
-        before: &SlotEntries,
-        after: &SlotEntries,
+        before: &HolderEntries,
+        after: &HolderEntries,
         server_time: i64,
     ) -> Option<String> {
         self.due
@@ -131,22 +164,25 @@ impl Holders {
         let (key, entry) = after
             .0
             .iter()
-            .filter(|(key, entry)| entry.slots > 0 && !before.has(key, entry.holder))
+            .filter(|(key, entry)| entry.held > 0 && !before.has(key, entry.holder))
             .find(|(key, entry)| {
                 let kept_until = self.kept_until.get(&(key.clone(), entry.holder));
                 kept_until.is_some_and(|until| *until > server_time)
             })?;
-        let slots = entry.slots;
+        let held = entry.held;
+        let what = held_of(key);
         let key = String::from_utf8_lossy(key);
         Some(format!(
-            "a late message takes {slots} slots of {key}, which its holder has given back"
+            "a late message takes {held} {what} of {key}, which its holder has given back"
         ))
     }
 
     /// Remembers until when the entries are kept.
-    pub(super) fn remember(&mut self, after: SlotEntries) {
+    pub(super) fn remember(&mut self, after: HolderEntries) {
         for (key, entry) in after.0 {
-            self.kept_until.insert((key, entry.holder), entry.ends);
+            let kept = if key.ends_with(b":held") { KEPT } else { 0 };
+            self.kept_until
+                .insert((key, entry.holder), entry.ends + kept);
         }
     }
 

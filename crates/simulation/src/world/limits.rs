@@ -7,6 +7,7 @@ use tollgate::{
     Algorithm, BlockRule, FailurePolicy, Quota, Quotas, RateLimiter, RedisStore, Share,
 };
 
+use super::budgets::budgets;
 use super::plan::{Cast, Plan};
 use crate::random::Random;
 
@@ -72,6 +73,7 @@ impl Bound {
 /// The settings that differ between worlds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
+    pub(crate) seed: u64,
     leased: Algorithm,
     /// The window and the lease of units, in milliseconds.
     window: u64,
@@ -104,10 +106,11 @@ impl Limits {
         let (window, lease) =
             random.pick(&[(1_000, 100), (300, 1_000), (1_000, 1_000), (300, 100)]);
         let deadlines = match plan.cast() {
-            Cast::SlotsAlone => [100, 2_000],
+            Cast::SlotsAlone | Cast::ReservationsAlone => [100, 2_000],
             Cast::All | Cast::LeasesAlone => [100, 400],
         };
         Self {
+            seed: plan.seed,
             leased,
             window,
             lease,
@@ -227,7 +230,8 @@ impl Limits {
             let limiter = RateLimiter::new(store.clone(), quotas).name(name);
             (name, self.configured(name, limiter))
         });
-        Limiters(limiters.into())
+        let budgets = budgets(self.seed, &store);
+        Limiters(limiters.into_iter().chain(budgets).collect())
     }
 
     fn configured(self, name: &str, limiter: RateLimiter) -> RateLimiter {

@@ -87,7 +87,11 @@ impl Log {
     }
 
     pub(crate) fn count(&mut self, what: &'static str) {
-        *self.counts.entry(what).or_default() += 1;
+        self.count_many(what, 1);
+    }
+
+    pub(crate) fn count_many(&mut self, what: &'static str, number: u64) {
+        *self.counts.entry(what).or_default() += number;
     }
 
     /// Counts the code of an error.

@@ -2,9 +2,11 @@
 //!
 //! Everything runs on one thread. Nothing here sleeps, reads a real clock, or iterates over a hash map.
 
+mod budgets;
 mod clients;
 mod faults;
 mod holders;
+mod ledger;
 mod limits;
 mod log;
 mod network;
@@ -15,6 +17,7 @@ mod readable;
 mod record;
 mod run;
 mod shared;
+mod stored;
 
 pub use log::Report;
 pub use plan::{Cast, ClientKind, FaultKind, Plan};

@@ -6,6 +6,8 @@ use redis::aio::ConnectionLike;
 use redis::{Cmd, Pipeline, RedisFuture, RedisResult, Value};
 use tokio::sync::oneshot;
 
+use super::budgets::budget_of;
+use super::clients::plain_key;
 use super::shared::SharedWorld;
 use crate::random::Random;
 use crate::server::lost_connection;
@@ -44,7 +46,7 @@ pub(crate) struct Quality {
     pub(crate) slow: u64,
     /// The messages of a thousand that are lost.
     pub(crate) losses: u64,
-    /// The messages about slots, of a thousand, that arrive twice.
+    /// The messages about slots or reserved units, of a thousand, that arrive twice.
     pub(crate) repeats: u64,
     /// The calls of a thousand that get the reply to an earlier one.
     pub(crate) mixed: u64,
@@ -115,7 +117,7 @@ impl Network {
                 Message::Reply { call, reply },
             );
         } else if self.passes(process) {
-            self.repeat_later(&command);
+            self.repeat_later(process, &command);
             self.enqueue(
                 process,
                 Direction::ToServer,
@@ -125,16 +127,22 @@ impl Network {
         receiver
     }
 
-    /// Lets a message about slots alone arrive a second time. Only these may: they state absolute numbers, and TCP repeats
-    /// nothing. A call may carry checks beside them, which would be charged twice.
-    fn repeat_later(&mut self, command: &[Vec<u8>]) {
+    /// Lets a message about slots or reserved units alone arrive a second time. Only these may: they state absolute numbers, and
+    /// TCP repeats nothing. A call may carry checks beside them, which would be charged twice.
+    fn repeat_later(&mut self, process: usize, command: &[Vec<u8>]) {
         let keys: Vec<_> = command
             .iter()
             .filter(|arg| arg.starts_with(b"tollgate:"))
             .collect();
-        let is_about_slots =
-            !keys.is_empty() && keys.iter().all(|key| key.ends_with(b":in_flight"));
-        if is_about_slots && self.random.below(1_000) < self.quality.repeats {
+        let plain = format!(",{}", plain_key(process));
+        let is_about_slots = keys.iter().all(|key| key.ends_with(b":in_flight"));
+        let is_about_units = keys.iter().any(|key| key.ends_with(b":held"))
+            && keys.iter().all(|key| {
+                budget_of(key)
+                    .is_some_and(|(_, limiter_and_key)| !limiter_and_key.ends_with(&plain))
+            });
+        let is_about_holders = !keys.is_empty() && (is_about_slots || is_about_units);
+        if is_about_holders && self.random.below(1_000) < self.quality.repeats {
             let at = self.now + 1 + self.random.below(super::limits::SLOT_LEASE);
             let number = self.number();
             let command = command.to_vec();

@@ -31,7 +31,8 @@ macro_rules! named {
 }
 
 named! {
-    /// A kind of fault. Each happens in half of the worlds, so that some worlds have one kind alone.
+    /// A kind of fault. Each happens in half of the worlds, so that some worlds have one kind alone; where all clients reserve
+    /// units, in a third.
     FaultKind {
         /// A process is killed, and another one starts in its place.
         Kill = "kill",
@@ -47,13 +48,13 @@ named! {
         Restart = "restart",
         /// Some restarts lose the data.
         DataLoss = "data-loss",
-        /// The clock of the server steps, by up to 2 s or an hour.
+        /// The clock of the server steps, by up to 2 s or an hour; where all clients reserve units, by up to two hours.
         ClockStep = "clock-step",
         /// Messages take up to 250 ms.
         SlowNetwork = "slow-network",
         /// Messages are lost.
         LostMessages = "lost-messages",
-        /// Messages about slots arrive a second time, up to a lease later.
+        /// Messages about slots or reserved units arrive a second time, up to a lease later.
         RepeatedMessages = "repeated-messages",
         /// The clocks of processes are up to 5 % slow or fast.
         ClockSkew = "clock-skew",
@@ -91,6 +92,8 @@ named! {
         Upstreams = "upstreams",
         /// Go on without the store, by a policy.
         Policies = "policies",
+        /// Reserve units of a budget, and check it without a permit.
+        Reservations = "reservations",
     }
 }
 
@@ -103,6 +106,8 @@ named! {
         SlotsAlone = "SlotsAlone",
         /// Clients of a busy key with a lease: units are used at the end of their lease.
         LeasesAlone = "LeasesAlone",
+        /// Clients that reserve units: more of them are killed, and stopped for longer.
+        ReservationsAlone = "ReservationsAlone",
     }
 }
 
@@ -111,6 +116,7 @@ impl Cast {
         match seed % 8 {
             3 | 7 => Self::SlotsAlone,
             5 => Self::LeasesAlone,
+            1 => Self::ReservationsAlone,
             _ => Self::All,
         }
     }
@@ -120,6 +126,7 @@ impl Cast {
             Self::All => ClientKind::ALL,
             Self::SlotsAlone => &[ClientKind::Slots, ClientKind::Jobs],
             Self::LeasesAlone => &[ClientKind::Leases],
+            Self::ReservationsAlone => &[ClientKind::Reservations],
         }
     }
 }
@@ -146,19 +153,23 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Returns the plan of a seed. Three worlds of sixteen have no faults; every fourth has only clients that hold slots,
-    /// every eighth only clients with a lease.
+    /// Returns the plan of a seed. Thirteen worlds of 64 have no faults; every fourth has only clients that hold slots,
+    /// every eighth only clients with a lease, and every eighth only clients that reserve units.
     #[must_use]
     pub fn from_seed(seed: u64) -> Self {
         let mut random = Random::new(seed, 1);
-        let is_calm = seed % 8 == 0 || seed % 16 == 7;
+        let is_calm = seed % 8 == 0 || seed % 16 == 7 || seed % 64 == 9;
+        let cast = Cast::from_seed(seed);
+        let reserves = cast == Cast::ReservationsAlone;
+        let one_of = if reserves { 3 } else { 2 };
         let faults = FaultKind::ALL.iter().copied();
-        let faults = faults.filter(|_| random.one_in(2) && !is_calm).collect();
-        let clients = Cast::from_seed(seed).clients();
+        let faults = faults.filter(|_| random.one_in(one_of) && !is_calm);
+        let faults = faults.collect();
+        let clients = cast.clients();
         Self {
             seed,
             processes: 3,
-            load: 12_000,
+            load: if reserves { 24_000 } else { 12_000 },
             faults,
             clients: clients.iter().copied().collect(),
             planted: None,

@@ -5,13 +5,14 @@
 
 use std::collections::BTreeMap;
 
-use super::holders::SlotEntry;
+use super::holders::HolderEntry;
 use super::limits::{Bound, Limits, SLOT_LEASE, SLOTS, Spans};
 use super::plan::{FaultKind, Plan};
 use super::record::{HeldSpan, Overtaken, Use};
 use super::shared::World;
+use super::stored::stored_units;
 use crate::clocks::BEGIN;
-use crate::server::{Keyspace, StoredKey};
+use crate::server::Keyspace;
 
 /// How long a call may still wait after a later one had its permit, in milliseconds: calls of one round trip may change places.
 const OVERTAKEN: u64 = 20;
@@ -105,6 +106,15 @@ pub(crate) fn judge_end(world: &mut World, plan: &Plan, keys: &Keyspace) {
     judge_sums(world, plan, keys);
     judge_blocks(world, plan);
     judge_rest(world, keys);
+    let World {
+        ledger,
+        holders,
+        log,
+        ..
+    } = world;
+    for text in ledger.judge(holders) {
+        log.violated(format_args!("{text}"));
+    }
 }
 
 /// No span as long as a window has more units than the bound.
@@ -245,7 +255,8 @@ fn judge_sums(world: &mut World, plan: &Plan, keys: &Keyspace) {
     for ((limiter, key), charged) in charged {
         let name = format!("{{{limiter},{key}}}");
         let of_key = keys.keys().find(|stored| text(stored.name).contains(&name));
-        let units = of_key.map_or(0, |stored| stored_units(&stored));
+        let units = of_key.map_or_else(Vec::new, |stored| stored_units(&stored));
+        let units = units.first().copied().unwrap_or(0).into();
         if !(charged.least..=charged.most).contains(&units) {
             let (least, most) = (charged.least, charged.most);
             world.log.violated(format_args!(
@@ -253,24 +264,6 @@ fn judge_sums(world: &mut World, plan: &Plan, keys: &Keyspace) {
             ));
         }
     }
-}
-
-/// Returns the units in a log without expired runs, or in a row of one fixed window.
-fn stored_units(stored: &StoredKey<'_>) -> i64 {
-    let text = stored.text.unwrap_or_default();
-    let last = number_at(text, text.len().saturating_sub(4));
-    let before = if stored.name.ends_with(b":log") {
-        number_at(text, 25)
-    } else {
-        0
-    };
-    i64::from(last.wrapping_sub(before))
-}
-
-fn number_at(text: &[u8], at: usize) -> u32 {
-    let bytes = text.get(at..at + 4);
-    let bytes = bytes.and_then(|bytes| bytes.try_into().ok());
-    u32::from_be_bytes(bytes.unwrap_or_default())
 }
 
 /// A block is seen by all processes within the interval at which they refresh the list.
@@ -295,22 +288,22 @@ fn judge_blocks(world: &mut World, plan: &Plan) {
     }
 }
 
-/// When all clients have gone, no holder has slots.
+/// When all clients have gone, no holder has slots or units.
 ///
 /// An entry that ends more than a lease from now was written before the clock stepped back, and nobody has asked since: the
 /// next one who asks clamps it, which this promise had forgotten.
 fn judge_rest(world: &mut World, keys: &Keyspace) {
     for stored in keys.keys() {
         let latest = keys.now + SLOT_LEASE as i64 * 1_000;
-        let slots: u32 = SlotEntry::read_all(&stored)
+        let held: u32 = HolderEntry::read_all(&stored)
             .into_iter()
             .filter(|entry| (keys.now + 1..=latest).contains(&entry.ends))
-            .map(|entry| entry.slots)
+            .map(|entry| entry.held)
             .sum();
-        if slots > 0 {
+        if held > 0 {
             let name = text(stored.name);
             world.log.violated(format_args!(
-                "{slots} slots of {name} are held by nobody at the end"
+                "{held} slots or units of {name} are held by nobody at the end"
             ));
         }
     }

@@ -2,8 +2,10 @@
 
 use std::collections::BTreeSet;
 
+use super::budgets::{StoredBudgets, stored_budgets};
 use super::faults::{Faults, ServerState, draw_quality};
 use super::holders::Holders;
+use super::ledger::Ledger;
 use super::limits::SLOT_LEASE;
 use super::log::{Log, Report};
 use super::network::{Message, Network};
@@ -46,6 +48,8 @@ pub fn run(plan: &Plan) -> Report {
         network: Network::new(random.split(), plan.processes, quality),
         record: Record::default(),
         holders: Holders::default(),
+        ledger: Ledger::default(),
+        troubled_until: 0,
     });
     let mut server = Server::new().expect("Lua has memory");
     let branches = plan.counts_branches.then(|| Branches::new(server.lua()));
@@ -88,6 +92,7 @@ impl Scene {
         world.now = now;
         world.log.set_time(now);
         world.network.set_time(now);
+        world.ledger.set_time(now);
         world.is_over = now >= self.plan.load;
         let faults_end = world.faults_end;
         drop(world);
@@ -156,14 +161,18 @@ impl Scene {
 
     /// Runs a request, and sends its reply.
     fn answer(&mut self, call: u64, command: &[Vec<u8>]) {
-        let before = self.server.slot_entries(command);
+        let before = self.server.holder_entries(command);
+        let budgets_before = self.budgets(command);
         let is_refused = self.server.refuses();
         let reply = self.server.run(command);
         let mut world = self.shared.lock();
+        let server_time = self.server.server.with_keys(|keys| keys.now);
         if !before.is_empty() && !matches!(reply, Reply::Error(_)) {
-            let after = self.server.slot_entries(command);
-            let server_time = self.server.server.with_keys(|keys| keys.now);
+            let after = self.server.holder_entries(command);
             world.judge_holders(call, &before, after, server_time);
+        }
+        if !budgets_before.is_empty() {
+            world.judge_budgets(&budgets_before, &self.budgets(command), server_time);
         }
         world.log.count("commands");
         for arg in command {
@@ -186,6 +195,11 @@ impl Scene {
                 .violated(format_args!("the server replies {text}"));
         }
         world.network.reply(call, reply.into_value());
+    }
+
+    fn budgets(&self, command: &[Vec<u8>]) -> StoredBudgets {
+        let server = &self.server.server;
+        server.with_keys(|keys| stored_budgets(command, keys))
     }
 
     fn end(self) -> Report {

@@ -2,7 +2,9 @@
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use super::holders::{Holders, SlotEntries};
+use super::budgets::StoredBudgets;
+use super::holders::{HolderEntries, Holders};
+use super::ledger::Ledger;
 use super::log::Log;
 use super::network::Network;
 use super::record::Record;
@@ -23,15 +25,39 @@ pub(crate) struct World {
     pub(crate) network: Network,
     pub(crate) record: Record,
     pub(crate) holders: Holders,
+    pub(crate) ledger: Ledger,
+    /// Until when calls may fail, so that use is charged late.
+    pub(crate) troubled_until: u64,
 }
 
 impl World {
-    /// Judges what the message of a call has changed of the slots that holders have.
+    /// Judges what a command has charged to the keys of budgets.
+    pub(crate) fn judge_budgets(
+        &mut self,
+        before: &StoredBudgets,
+        after: &StoredBudgets,
+        server_time: i64,
+    ) {
+        for (key, after) in after {
+            let Some(before) = before.get(key) else {
+                continue;
+            };
+            let is_plain = key.contains(",plain");
+            let violation =
+                self.ledger
+                    .take_in((key, is_plain), before, after, &self.holders, server_time);
+            if let Some(text) = violation {
+                self.log.violated(format_args!("{text}"));
+            }
+        }
+    }
+
+    /// Judges what the message of a call has changed of the slots and units that holders have.
     pub(crate) fn judge_holders(
         &mut self,
         call: u64,
-        before: &SlotEntries,
-        after: SlotEntries,
+        before: &HolderEntries,
+        after: HolderEntries,
         server_time: i64,
     ) {
         let process = self.network.sender(call);

@@ -5,6 +5,7 @@ mod bursts;
 mod changes;
 mod checks;
 mod client;
+mod reservations;
 mod slots;
 
 use super::limits::{Limiters, Limits};
@@ -12,6 +13,7 @@ use super::plan::{Cast, ClientKind, Plan};
 use super::shared::SharedWorld;
 use crate::random::Random;
 use client::Client;
+pub(crate) use reservations::plain_key;
 
 /// Starts the clients of a process in the runtime of the caller.
 pub(crate) fn spawn(
@@ -53,6 +55,13 @@ pub(crate) fn spawn(
                         slots::Care::Attentive,
                     )));
                 }
+                ClientKind::Reservations if number == 0 => {
+                    drop(tokio::spawn(reservations::check_budgets(client)));
+                }
+                ClientKind::Reservations => {
+                    let is_watched = number % 2 == 1;
+                    drop(tokio::spawn(reservations::reserve(client, is_watched)));
+                }
                 ClientKind::Changes => drop(tokio::spawn(changes::change(client))),
                 ClientKind::Blocks => drop(tokio::spawn(blocks::block(client, number))),
                 ClientKind::Upstreams => drop(tokio::spawn(blocks::be_paused(client))),
@@ -66,8 +75,9 @@ fn count(kind: ClientKind, cast: Cast) -> usize {
     match kind {
         ClientKind::Slots if cast == Cast::SlotsAlone => 6,
         ClientKind::Leases if cast == Cast::LeasesAlone => 4,
+        ClientKind::Reservations if cast == Cast::ReservationsAlone => 9,
         ClientKind::Checks | ClientKind::Slots | ClientKind::Jobs | ClientKind::Waits => 3,
-        ClientKind::Blocks => 2,
+        ClientKind::Blocks | ClientKind::Reservations => 2,
         _ => 1,
     }
 }
