@@ -8,7 +8,7 @@ use stateright::{Checker, HasDiscoveries, Model};
 
 /// A model of some size, which can be explored.
 pub struct Case {
-    /// The model: `slots`, `leases` or `line`.
+    /// The model: `slots`, `leases`, `line` or `slot_line`.
     pub model: &'static str,
     /// The size of the model.
     pub name: &'static str,

@@ -2,6 +2,7 @@
 
 mod leases;
 mod line;
+mod slot_line;
 mod slots;
 
 use tollgate_models::{Case, cases};
