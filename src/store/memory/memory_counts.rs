@@ -151,7 +151,6 @@ impl MemoryCounts {
         });
     }
 
-    /// `None` if there is no room for a new key.
     #[inline]
     fn check_locked(
         &self,
