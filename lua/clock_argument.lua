@@ -41,14 +41,6 @@ do
     at_least(call('ZRANGE', key, '-1', '-1', 'WITHSCORES')[2] + 0)
   end
 
-  function newest_in.in_flight(key)
-    local text = call('GET', key)
-    for at = 2, #text - 39, 40 do
-      local lease, ends = unpack('>I4d', text, at + 28)
-      at_least(ends - 1000 * lease)
-    end
-  end
-
   function newest_in.held(key)
     local text = call('GET', key)
     for at = 2, #text - 47, 48 do
@@ -56,6 +48,8 @@ do
       at_least(ends - 1000 * lease)
     end
   end
+
+  newest_in.slots = newest_in.held
 
   -- The window of a fixed window may be the next one: the time of its first charge tells. A sliding counter has no time but
   -- that of its window.

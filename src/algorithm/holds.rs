@@ -1,18 +1,25 @@
-//! Units that processes hold of a key, and what each of them has spent: an entry of absolute numbers for each process.
+//! Slots or units that processes hold of a key, and what each of them has spent: an entry of absolute numbers for each process.
+//!
+//! Slots are units that nobody spends.
+
+use std::time::Duration;
 
 use super::algorithm_state::AlgorithmState;
+use super::arithmetic::saturate;
 use super::bytes::{Bytes, impl_bytes};
 use super::quota_check::{Changes, Charge, QuotaCheck, QuotaOutcome};
-use crate::decision::{Holding, HoldingNote, Receipt, Wait};
+use super::share_room::share_room;
+use crate::decision::{Holding, HoldingNote, Receipt, Wait, holder_for};
+use crate::quota::ShareId;
 
-/// The holders of units of a key.
+/// The holders of slots or of units of a key.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Holds {
-    holders: Vec<UnitHolder>,
+    holders: Vec<Holder>,
 }
 
-#[derive(Clone, Debug)]
-struct UnitHolder {
+#[derive(Clone, Debug, Default)]
+struct Holder {
     id: [u8; 16],
     sequence: u64,
     units: u32,
@@ -24,17 +31,18 @@ struct UnitHolder {
 }
 
 impl_bytes!(Holds { holders });
-impl_bytes!(UnitHolder {
+// What units were spent stands behind all holders.
+impl_bytes!(Holder {
     id,
     sequence,
     units,
     lease,
-    spent,
-    ends_at
+    ends_at;
+    Self::default()
 });
 
-/// The time for which an entry stays after its lease, without units, in microseconds: its sequence stops late messages, and a
-/// process that stood still goes on from its `spent`.
+/// The time for which an entry with something spent stays after its lease, without units, in microseconds: its sequence stops
+/// late messages, and a process that stood still goes on from its `spent`.
 const KEPT: u64 = 3_600_000_000;
 
 /// The units that all processes hold, as of a message.
@@ -53,37 +61,47 @@ impl UnitsBefore {
         } else {
             Wait::Zero
         };
-        QuotaOutcome {
-            used: self.units,
-            wait,
-            reset: 0,
-            changes: Changes::NONE,
-            receipt: Receipt::new(self.note.number(), 0),
-        }
+        outcome(self.units, wait, self.note)
     }
 }
 
-impl UnitHolder {
+fn outcome(used: u32, wait: Wait, note: HoldingNote) -> QuotaOutcome {
+    QuotaOutcome {
+        used,
+        wait,
+        reset: 0,
+        changes: Changes::NONE,
+        receipt: Receipt::new(note.number(), 0),
+    }
+}
+
+impl Holder {
     /// At the latest one lease from now, also after a step back of the clock.
     fn end(&self, now: u64) -> u64 {
         self.ends_at.min(now.saturating_add(self.lease))
     }
+
+    fn kept(&self) -> u64 {
+        if self.spent > 0 { KEPT } else { 0 }
+    }
 }
 
 impl Holds {
-    /// Takes the units of leases that have ended, shortens those that would end too late, and forgets old entries.
+    /// Takes the units of leases that have ended, shortens those that would end too late, and removes entries that stay no
+    /// longer.
     #[must_use]
     pub(crate) fn expire(&mut self, now: u64) -> Changes {
         let mut is_changed = false;
         self.holders.retain_mut(|holder| {
             let ends_at = holder.end(now);
             let has_ended = ends_at <= now;
-            is_changed |= ends_at != holder.ends_at || has_ended && holder.units > 0;
+            is_changed |=
+                ends_at != holder.ends_at || has_ended && (holder.units > 0 || holder.spent == 0);
             holder.ends_at = ends_at;
             if has_ended {
                 holder.units = 0;
             }
-            ends_at.saturating_add(KEPT) > now
+            ends_at.saturating_add(holder.kept()) > now
         });
         Changes::RENEWED.only_if(is_changed)
     }
@@ -97,6 +115,87 @@ impl Holds {
             .iter()
             .filter(|holder| holder.end(now) > now)
             .all(|holder| holder.units == 0)
+    }
+
+    /// Lists the leases of the holders that hold something.
+    pub(crate) fn held(&self, now: u64) -> Vec<Holding> {
+        self.holders
+            .iter()
+            .filter(|holder| holder.units > 0)
+            .map(|holder| {
+                let left = Duration::from_micros(holder.end(now).saturating_sub(now));
+                Holding::new(holder.id, 0, holder.units, 0, left)
+            })
+            .filter(|holding| !holding.lease.is_zero())
+            .collect()
+    }
+
+    /// Decides whether the slots that a check wants are there. Without a holding, it wants none, and is admitted.
+    pub(crate) fn decide(&self, check: &QuotaCheck<'_>, holding: Option<&Holding>) -> QuotaOutcome {
+        let (own, note) = self.own_before(holding, check.now);
+        let used = units(self.others(holding)).saturating_add(own);
+        let room = share_room(check, used, |share| {
+            let others = units(
+                self.others(holding)
+                    .filter(|holder| has_share(holder.id, share)),
+            );
+            match holding {
+                Some(holding) if has_share(holding.holder, share) => others.saturating_add(own),
+                _ => others,
+            }
+        });
+        let most = share_room(check, 0, |_| 0);
+        let wanted = holding.map(|holding| i64::from(holding.wanted));
+        let is_refused =
+            note == HoldingNote::Superseded || wanted.is_some_and(|wanted| wanted > room);
+        let wait = if wanted.is_some_and(|wanted| wanted > most) {
+            Wait::Never
+        } else if is_refused {
+            // Nobody knows when a slot is given back.
+            Wait::Micros(1)
+        } else {
+            Wait::Zero
+        };
+        outcome(saturate(i64::from(check.limit).abs_diff(room)), wait, note)
+    }
+
+    /// Returns the units that are held before a check is decided, with what its holder states.
+    pub(crate) fn before(&self, holding: Option<&Holding>, now: u64) -> UnitsBefore {
+        let (own, note) = self.own_before(holding, now);
+        UnitsBefore {
+            units: saturate(units(self.others(holding)).saturating_add(own)),
+            note,
+        }
+    }
+
+    fn own(&self, holding: &Holding) -> Option<&Holder> {
+        self.holders.iter().find(|own| own.id == holding.holder)
+    }
+
+    fn others(&self, holding: Option<&Holding>) -> impl Iterator<Item = &Holder> {
+        let own_id = holding.map(|holding| holding.holder);
+        self.holders
+            .iter()
+            .filter(move |holder| Some(holder.id) != own_id)
+    }
+
+    /// Returns what the asking holder has before its check is decided, and the store's note about its entry.
+    fn own_before(&self, holding: Option<&Holding>, now: u64) -> (u64, HoldingNote) {
+        let Some(holding) = holding else {
+            return (0, HoldingNote::None);
+        };
+        let own = self.own(holding);
+        let live = own.filter(|own| own.ends_at > now);
+        let (units, note) = match (own, live) {
+            (Some(own), _) if holding.sequence < own.sequence => {
+                (own.units, HoldingNote::Superseded)
+            }
+            // Another check of the same message came before.
+            (_, Some(live)) if holding.sequence == live.sequence => (live.units, HoldingNote::None),
+            (_, None) if holding.held > 0 => (holding.held, HoldingNote::Missing),
+            _ => (holding.held, HoldingNote::None),
+        };
+        (units.into(), note)
     }
 
     /// Notes what a holder has spent, and returns the part of it that was never charged. Nothing if it is superseded.
@@ -114,7 +213,7 @@ impl Holds {
             Some(own) if holding.sequence < own.sequence => return 0,
             Some(own) => own.spent = spent,
             // Its lease has ended, until the message is decided.
-            None => self.holders.push(UnitHolder {
+            None => self.holders.push(Holder {
                 id: holding.holder,
                 sequence: holding.sequence,
                 units: 0,
@@ -123,47 +222,24 @@ impl Holds {
                 ends_at: now,
             }),
         }
-        u32::try_from(due).unwrap_or(u32::MAX)
-    }
-
-    /// Returns what is held before a check is decided, with what its holder states.
-    pub(crate) fn before(&self, holding: Option<&Holding>, now: u64) -> UnitsBefore {
-        let own_id = holding.map(|holding| holding.holder);
-        let own = self.holders.iter().find(|own| Some(own.id) == own_id);
-        let live = self.holders.iter().filter(|holder| holder.end(now) > now);
-        let others: u64 = live
-            .filter(|holder| Some(holder.id) != own_id)
-            .map(|holder| u64::from(holder.units))
-            .sum();
-        let before = UnitHolderBefore::new(own, holding, now);
-        UnitsBefore {
-            units: u32::try_from(others.saturating_add(before.units)).unwrap_or(u32::MAX),
-            note: before.note,
-        }
+        saturate(due)
     }
 
     /// Writes the entry of a holder: with the units that it wants if they are granted. Does nothing if it is superseded.
     #[must_use]
     pub(crate) fn write(&mut self, holding: &Holding, is_granted: bool, now: u64) -> Changes {
-        let index = self
-            .holders
-            .iter()
-            .position(|holder| holder.id == holding.holder);
-        let own = index.and_then(|index| self.holders.get(index));
-        let before = UnitHolderBefore::new(own, Some(holding), now);
-        if before.note == HoldingNote::Superseded {
+        let (before, note) = self.own_before(Some(holding), now);
+        if note == HoldingNote::Superseded {
             return Changes::NONE;
         }
-        let known = own.map_or(0, |own| own.spent);
-        if let Some(index) = index {
-            self.holders.remove(index);
-        }
+        let known = self.own(holding).map_or(0, |own| own.spent);
+        self.holders.retain(|own| own.id != holding.holder);
         let wanted = if is_granted { holding.wanted } else { 0 };
         let lease = holding.lease_micros();
-        self.holders.push(UnitHolder {
+        self.holders.push(Holder {
             id: holding.holder,
             sequence: holding.sequence,
-            units: u32::try_from(before.units.saturating_add(wanted.into())).unwrap_or(u32::MAX),
+            units: saturate(before.saturating_add(wanted.into())),
             lease,
             spent: holding.spent.max(holding.acknowledged).max(known),
             ends_at: now.saturating_add(lease),
@@ -171,6 +247,7 @@ impl Holds {
         Changes::RENEWED
     }
 
+    /// Takes the granted units of a message back, since another check of the message was not decided.
     #[must_use]
     pub(crate) fn take_back(&mut self, holding: &Holding) -> Changes {
         let own = self
@@ -183,13 +260,27 @@ impl Holds {
         own.units = own.units.saturating_sub(holding.wanted);
         Changes::RENEWED
     }
+
+    pub(super) fn write_spent(&self, bytes: &mut Vec<u8>) {
+        self.holders
+            .iter()
+            .for_each(|holder| holder.spent.write(bytes));
+    }
+
+    pub(super) fn read_spent(&mut self, bytes: &mut &[u8]) -> Option<()> {
+        for holder in &mut self.holders {
+            holder.spent = Bytes::read(bytes)?;
+        }
+        Some(())
+    }
 }
 
-/// Nothing is charged to what processes hold, and no refund, credit or reset changes it.
+/// Without a holding, a check changes nothing but entries whose lease has ended. No charge, refund, credit or reset changes what
+/// is held.
 impl AlgorithmState for Holds {
     fn evaluate(&mut self, check: &QuotaCheck<'_>) -> QuotaOutcome {
         let changes = self.expire(check.now);
-        let outcome = self.before(None, check.now).outcome();
+        let outcome = self.decide(check, None);
         QuotaOutcome { changes, ..outcome }
     }
 
@@ -215,36 +306,15 @@ impl AlgorithmState for Holds {
 
     /// An entry lives for twice its lease, and then for as long as it is kept.
     fn longest_window(&self) -> Option<u64> {
-        let longest = self.holders.iter().map(|holder| holder.lease).max();
-        Some(longest.unwrap_or(0) + KEPT / 2)
+        let windows = self.holders.iter().map(|own| own.lease + own.kept() / 2);
+        Some(windows.max().unwrap_or(0))
     }
 }
 
-/// A holder before its check is decided.
-struct UnitHolderBefore {
-    units: u64,
-    note: HoldingNote,
+fn units<'a>(holders: impl Iterator<Item = &'a Holder>) -> u64 {
+    holders.map(|holder| u64::from(holder.units)).sum()
 }
 
-impl UnitHolderBefore {
-    fn new(own: Option<&UnitHolder>, holding: Option<&Holding>, now: u64) -> Self {
-        let Some(holding) = holding else {
-            let note = HoldingNote::None;
-            return Self { units: 0, note };
-        };
-        let live = own.filter(|own| own.end(now) > now);
-        let (units, note) = match (own, live) {
-            (Some(own), _) if holding.sequence < own.sequence => {
-                (live.map_or(0, |own| own.units), HoldingNote::Superseded)
-            }
-            // Another check of the same message came before.
-            (_, Some(live)) if holding.sequence == live.sequence => (live.units, HoldingNote::None),
-            (_, None) if holding.held > 0 => (holding.held, HoldingNote::Missing),
-            _ => (holding.held, HoldingNote::None),
-        };
-        Self {
-            units: units.into(),
-            note,
-        }
-    }
+fn has_share(id: [u8; 16], share: ShareId) -> bool {
+    holder_for(id, Some(share)) == id
 }

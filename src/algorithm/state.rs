@@ -8,7 +8,6 @@ use super::counter_state::CounterState;
 use super::fixed_window::FixedWindow;
 use super::gcra::Gcra;
 use super::holds::Holds;
-use super::in_flight::InFlight;
 use super::log::Log;
 use super::sliding_counter::SlidingCounter;
 use super::sorted_set_log::SortedSetLog;
@@ -25,8 +24,10 @@ pub(crate) enum CountState {
     FixedWindow(CounterState<FixedWindow>),
     Gcra(CounterState<Gcra>),
     Total(CounterState<Total>),
-    InFlight(InFlight),
-    Holds(Holds),
+    /// The holders of slots.
+    InFlight(Holds),
+    /// The holders of units.
+    Held(Holds),
 }
 
 /// Creates the state of an algorithm from an expression that any state is made by.
@@ -40,7 +41,7 @@ macro_rules! with_algorithm {
             Algorithm::Gcra => Self::Gcra($state),
             Algorithm::Total => Self::Total($state),
             Algorithm::InFlight => Self::InFlight($state),
-            Algorithm::Held => Self::Holds($state),
+            Algorithm::Held => Self::Held($state),
         }
     };
 }
@@ -48,7 +49,18 @@ macro_rules! with_algorithm {
 impl CountState {
     /// Takes the state of an algorithm from the front of the bytes. `None` if they are none.
     pub(crate) fn read(algorithm: Algorithm, bytes: &mut &[u8]) -> Option<Self> {
-        Some(with_algorithm!(algorithm, Bytes::read(bytes)?))
+        let mut state = with_algorithm!(algorithm, Bytes::read(bytes)?);
+        if let Self::Held(holds) = &mut state {
+            holds.read_spent(bytes)?;
+        }
+        Some(state)
+    }
+
+    pub(crate) fn write(&self, bytes: &mut Vec<u8>) {
+        Bytes::write(&**self, bytes);
+        if let Self::Held(holds) = self {
+            holds.write_spent(bytes);
+        }
     }
 
     pub(crate) fn empty(algorithm: Algorithm) -> Self {
@@ -69,16 +81,9 @@ impl CountState {
         Some(state)
     }
 
-    pub(crate) fn slots(&mut self) -> Option<&mut InFlight> {
-        match self {
-            Self::InFlight(slots) => Some(slots),
-            _ => None,
-        }
-    }
-
     pub(crate) fn holds(&mut self) -> Option<&mut Holds> {
         match self {
-            Self::Holds(holds) => Some(holds),
+            Self::InFlight(holds) | Self::Held(holds) => Some(holds),
             _ => None,
         }
     }
@@ -94,8 +99,7 @@ macro_rules! any_state {
             Self::FixedWindow(state) => state,
             Self::Gcra(state) => state,
             Self::Total(state) => state,
-            Self::InFlight(state) => state,
-            Self::Holds(state) => state,
+            Self::InFlight(state) | Self::Held(state) => state,
         }
     };
 }

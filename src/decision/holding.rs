@@ -25,13 +25,15 @@ use crate::quota::ShareId;
 /// # Units
 ///
 /// For quotas of a limiter with a [`reserve_lease`](crate::RateLimiter::reserve_lease), the entries have units in place of
-/// slots, and what the holder has `spent`. They stand beside the counts of the quotas, and follow the same rules, but:
+/// slots, which nobody spends, and what the holder has `spent`. They stand beside the counts of the quotas. The rules are the
+/// same, and:
 ///
 /// - First, and whatever is decided, the store charges `spent` less the larger of `acknowledged` and the `spent` of the entry
 ///   to each quota, also beyond its limit. So no unit is charged twice, and none is lost with a message.
 /// - The check is admitted if the units of all holders, what is charged, and `wanted` are at most each limit. Its cost is not
 ///   charged.
-/// - When the lease has ended, the entry stays for an hour without units. A check whose sequence is older is refused then, too.
+/// - When the lease has ended, an entry with something spent stays for an hour without units. A check whose sequence is older is
+///   refused then, too.
 ///
 /// The [receipt](crate::store::protocol::Receipt) of an answer to slots has a note for limiters as its generation: 2 if the sequence is
 /// older than the entry's, 1 if slots are held and the holder had no entry, and otherwise 0.

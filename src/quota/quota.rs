@@ -553,7 +553,7 @@ impl Quota {
     ///
     /// Quotas with [`SlidingLog`](Algorithm::SlidingLog) and [`SlidingBuckets`](Algorithm::SlidingBuckets), and those
     /// [in flight](Self::in_flight), may have shares, but not with a [lease](crate::RateLimiter::lease). Each share that is
-    /// charged adds 4 bytes to each stored charge of its key; in flight, each process has an entry of 40 bytes for each share.
+    /// charged adds 4 bytes to each stored charge of its key; in flight, each process has an entry of 48 bytes for each share.
     ///
     /// As text, this is `1000/minute critical>=200 batch<=400`.
     ///

@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 
 use crate::algorithm::{
-    Bytes, Changes, Charge, CountState, Holds, InFlight, QuotaCheck, QuotaOutcome, UnitsBefore,
+    Bytes, Changes, Charge, CountState, Holds, QuotaCheck, QuotaOutcome, UnitsBefore,
     time_to_live_millis,
 };
 use crate::decision::{Answer, Answers, Holding, HoldingNote, QuotaAnswer, Source, Wait};
@@ -149,16 +149,10 @@ impl Counters {
     /// Writes what a holder [states](Holding::is_stated) with a check that is refused because another one is. Does nothing for
     /// other checks.
     pub(super) fn state(&mut self, check: Check<'_>, now: u64) {
-        if let Some(holding) = check.unit_holding() {
-            self.charge_spent(check, now);
-            if holding.is_written_if_refused() {
-                self.with_holds(now, |holds| ((), holds.write(holding, false, now)));
-            }
-            return;
-        }
-        let holding = check.holding.filter(|_| check.quotas.has_slots());
+        self.charge_spent(check, now);
+        let holding = check.holding.filter(|_| check.quotas.have_holders());
         if let Some(holding) = holding.filter(|holding| holding.is_written_if_refused()) {
-            self.write_slots(holding, false, now);
+            self.write_holder(&check, holding, false, now);
         }
     }
 
@@ -228,7 +222,7 @@ impl Counters {
         if !is_admitted {
             self.state(*check, now);
         } else if let Some(holding) = holding {
-            self.write_slots(holding, true, now);
+            self.write_holder(check, holding, true, now);
             let slots = quotas.iter().zip(&mut outcomes);
             for (_, outcome) in slots.filter(|(quota, _)| quota.is_in_flight()) {
                 outcome.used = outcome.used.saturating_add(holding.wanted);
@@ -253,7 +247,7 @@ impl Counters {
             return decided;
         }
         if let Some(holding) = check.unit_holding() {
-            self.with_holds(now, |holds| ((), holds.write(holding, true, now)));
+            self.write_holder(check, holding, true, now);
         } else if check.cost > 0 {
             self.charge_all(*check, now);
         }
@@ -272,7 +266,7 @@ impl Counters {
 
     fn decide_beside_held(&mut self, check: &Check<'_>, source: Source, now: u64) -> Answer {
         self.charge_spent(*check, now);
-        let held = self.with_holds(now, |holds| {
+        let held = self.with_holders(Algorithm::Held, now, |holds| {
             (holds.before(check.unit_holding(), now), Changes::NONE)
         });
         self.answer_beside_held(*check, held, source, now)
@@ -298,7 +292,7 @@ impl Counters {
         let Some(holding) = check.unit_holding() else {
             return;
         };
-        let due = self.with_holds(now, |holds| {
+        let due = self.with_holders(Algorithm::Held, now, |holds| {
             let due = holds.spend(holding, now);
             (due, Changes::RENEWED.only_if(due > 0))
         });
@@ -330,7 +324,9 @@ impl Counters {
         let (id, holding) = (quota.stored_count(check.lease_micros), check.holding);
         let check = check.quota_check(quota, now);
         if quota.is_in_flight() {
-            return self.with_slots(now, |slots| (slots.decide(&check, holding), Changes::NONE));
+            return self.with_holders(Algorithm::InFlight, now, |slots| {
+                (slots.decide(&check, holding), Changes::NONE)
+            });
         }
         if !quota.is_soft() {
             row.ask(id, &check);
@@ -346,42 +342,31 @@ impl Counters {
 
     /// Takes the granted slots or units of a check back.
     pub(crate) fn take_back(&mut self, check: &Check<'_>, holding: &Holding, now: u64) {
-        if check.quotas.has_held() {
-            self.with_holds(now, |holds| ((), holds.take_back(holding)));
-        } else {
-            self.with_slots(now, |slots| ((), slots.take_back(holding)));
-        }
+        self.with_holders(holder_count(check), now, |holds| {
+            ((), holds.take_back(holding))
+        });
     }
 
-    /// Writes the entry of a holder.
-    fn write_slots(&mut self, holding: &Holding, is_granted: bool, now: u64) {
-        self.with_slots(now, |slots| ((), slots.write(holding, is_granted, now)));
+    fn write_holder(&mut self, check: &Check<'_>, holding: &Holding, is_granted: bool, now: u64) {
+        self.with_holders(holder_count(check), now, |holds| {
+            ((), holds.write(holding, is_granted, now))
+        });
     }
 
-    /// Applies a change to the holders of slots, whose leases have not ended.
-    fn with_slots<T>(&mut self, now: u64, change: impl FnOnce(&mut InFlight) -> (T, Changes)) -> T {
-        let mut count = self.take((Algorithm::InFlight, 0, 0));
-        let mut none = InFlight::default();
-        let slots = count.state.slots().unwrap_or(&mut none);
-        let expired = slots.expire(now);
-        let (value, changes) = change(slots);
-        let is_empty = slots.is_empty();
-        count.used_part = if slots.holds_none(now) { 0 } else { u16::MAX };
-        count.note(expired | changes, now, &mut Row::default());
-        if !is_empty {
-            self.counts.push(count);
-        }
-        value
-    }
-
-    fn with_holds<T>(&mut self, now: u64, change: impl FnOnce(&mut Holds) -> (T, Changes)) -> T {
-        let mut count = self.take((Algorithm::Held, 0, 0));
+    /// Applies a change to the holders of slots or of units, once what has ended is gone.
+    fn with_holders<T>(
+        &mut self,
+        algorithm: Algorithm,
+        now: u64,
+        change: impl FnOnce(&mut Holds) -> (T, Changes),
+    ) -> T {
+        let mut count = self.take((algorithm, 0, 0));
         let mut none = Holds::default();
-        let holds = count.state.holds().unwrap_or(&mut none);
-        let expired = holds.expire(now);
-        let (value, changes) = change(holds);
-        let is_empty = holds.is_empty();
-        count.used_part = if holds.holds_none(now) { 0 } else { u16::MAX };
+        let holders = count.state.holds().unwrap_or(&mut none);
+        let expired = holders.expire(now);
+        let (value, changes) = change(holders);
+        let is_empty = holders.is_empty();
+        count.used_part = if holders.holds_none(now) { 0 } else { u16::MAX };
         count.note(expired | changes, now, &mut Row::default());
         if !is_empty {
             self.counts.push(count);
@@ -396,7 +381,9 @@ impl Counters {
 
     /// Returns the holders of slots, for [`Store::holders`](crate::Store::holders).
     pub fn holders(&mut self, now: u64) -> Vec<Holding> {
-        self.with_slots(now, |slots| (slots.held(now), Changes::NONE))
+        self.with_holders(Algorithm::InFlight, now, |slots| {
+            (slots.held(now), Changes::NONE)
+        })
     }
 
     fn charge(&mut self, check: Check<'_>, quota: &Quota, now: u64, row: &mut Row) {
@@ -770,6 +757,14 @@ fn answer_by_outcomes(
     let answers = check.quotas.iter().zip(outcomes);
     let answers = answers.map(|(quota, outcome)| QuotaAnswer::from(outcome).softened(quota));
     Answer::at(now, source, answers)
+}
+
+fn holder_count(check: &Check<'_>) -> Algorithm {
+    if check.quotas.has_held() {
+        Algorithm::Held
+    } else {
+        Algorithm::InFlight
+    }
 }
 
 /// Returns whether counts of this algorithm are counters, which share one key in Redis.

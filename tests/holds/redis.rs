@@ -84,6 +84,26 @@ async fn a_renewal_charges_what_was_added() {
     until_used(&other, 76).await;
 }
 
+#[tokio::test]
+async fn an_entry_of_a_process_that_has_spent_nothing_ends_with_its_lease() {
+    let server = RedisServer::start();
+    let limiter = process(&server.url());
+    let lives = || -> Duration {
+        let mut pttl = redis::cmd("PTTL");
+        pttl.arg("tollgate:v3:{default,ada}:held");
+        Duration::from_millis(pttl.query(&mut server.connect()).unwrap())
+    };
+    let mut permit = reserve(&limiter, 60).await;
+    let longest = 2 * LEASE + Duration::from_secs(1);
+    assert!(lives() <= longest, "{:?}", lives());
+    permit.add(1);
+    drop(permit);
+    until_used(&limiter, 1).await;
+    // Its sum stays, so that no late message charges it again.
+    let hour = Duration::from_secs(3_600);
+    assert!(lives() > hour && lives() <= hour + longest, "{:?}", lives());
+}
+
 const KILLED: &str = "redis::the_units_of_a_process_that_is_killed_return_within_one_lease";
 
 #[tokio::test]

@@ -17,8 +17,8 @@ use crate::support::stored::{double, double_at};
 use crate::support::{ask, holds_for_any, runtime, store_on};
 
 const LEASE: Duration = Duration::from_secs(15);
-const NAME: &str = "tollgate:v3:{jobs,ada}:in_flight";
-const ENTRY: usize = 40;
+const NAME: &str = "tollgate:v3:{jobs,ada}:slots";
+const ENTRY: usize = 48;
 
 fn holding(holder: u8, sequence: u64, held: u32, wanted: u32) -> Holding {
     Holding::new([holder; 16], sequence, held, wanted, LEASE)
@@ -61,7 +61,7 @@ async fn check_together(
 }
 
 #[tokio::test]
-async fn a_key_has_one_string_with_an_entry_of_forty_bytes_for_each_holder() {
+async fn a_key_has_one_string_with_an_entry_of_48_bytes_for_each_holder() {
     let server = RedisServer::start();
     let (store, quotas) = (store_on(&server), Quotas::from(Quota::in_flight(9)));
     let _ = check(&store, &quotas, &holding(7, 300, 2, 3)).await;
@@ -78,7 +78,7 @@ async fn a_key_has_one_string_with_an_entry_of_forty_bytes_for_each_holder() {
     assert!((120_000..=121_000).contains(millis), "{millis}");
     let value: Vec<u8> = connection.get(NAME).unwrap();
     let (mark, entries) = value.split_first().unwrap();
-    assert_eq!(*mark, b'i');
+    assert_eq!(*mark, b'h');
     let (micros, _): (u64, u64) = redis::cmd("TIME").query(&mut connection).unwrap();
     for (entry, (holder, sequence, slots, lease)) in entries
         .chunks(ENTRY)
@@ -88,12 +88,41 @@ async fn a_key_has_one_string_with_an_entry_of_forty_bytes_for_each_holder() {
         expected.extend(double(sequence));
         expected.extend(slots.to_be_bytes());
         expected.extend(lease.to_be_bytes());
-        assert_eq!(entry[..32], expected);
-        let ends = double_at(entry, 32) / 1_000_000;
+        // Nobody spends slots.
+        expected.extend(double(0));
+        assert_eq!(entry[..40], expected);
+        let ends = double_at(entry, 40) / 1_000_000;
         let most = micros + u64::from(lease) / 1_000;
         assert!((most - 10..=most).contains(&ends), "{ends} of {most}");
     }
     assert_eq!(entries.len(), 2 * ENTRY);
+}
+
+/// Before, slots had entries of 40 bytes in a value of their own, behind the name in these tests but for its end.
+#[tokio::test]
+async fn slots_of_processes_with_the_former_format_are_left_alone() {
+    let server = RedisServer::start();
+    let (store, quotas) = (store_on(&server), Quotas::from(Quota::in_flight(3)));
+    let mut connection = server.connect();
+    let former = NAME.replace(":slots", ":in_flight");
+    let (seconds, _): (u64, u64) = redis::cmd("TIME").query(&mut connection).unwrap();
+    let mut value = vec![b'i'];
+    value.extend([5; 16]);
+    value.extend(double(8));
+    value.extend(3_u32.to_be_bytes());
+    value.extend(15_000_u32.to_be_bytes());
+    value.extend(double((seconds + 15) * 1_000_000));
+    let () = connection.set_ex(&former, &value, 31).unwrap();
+    // While both run, each format has its own slots: at most twice the limit.
+    let used = async |message| {
+        let answers = check(&store, &quotas, &message).await;
+        (answers.are_admitted(), answers[0].quotas()[0].used())
+    };
+    assert_eq!(used(holding(5, 1, 0, 3)).await, (true, 3));
+    assert_eq!(used(holding(6, 1, 0, 1)).await, (false, 3));
+    assert_eq!(connection.get::<_, Vec<u8>>(&former).unwrap(), value);
+    let living: i64 = connection.ttl(&former).unwrap();
+    assert!((1..=31).contains(&living), "{living}");
 }
 
 #[tokio::test]
@@ -189,7 +218,7 @@ fn foreign_bytes_fail_their_own_entry_and_are_not_overwritten() {
     let (store, quotas) = (store_on(&server), Quotas::from(Quota::in_flight(9)));
     let connection = RefCell::new(server.connect());
     let lengths = prop_oneof![
-        0..90_usize,
+        0..110_usize,
         Just(1),
         Just(1 + ENTRY),
         Just(1 + 2 * ENTRY),
@@ -198,7 +227,7 @@ fn foreign_bytes_fail_their_own_entry_and_are_not_overwritten() {
     let bytes = lengths.prop_flat_map(|length| prop::collection::vec(any::<u8>(), length));
     let run = |(mut bytes, is_marked): (Vec<u8>, bool)| {
         if let (true, Some(first)) = (is_marked, bytes.first_mut()) {
-            *first = b'i';
+            *first = b'h';
         }
         let mut connection = connection.borrow_mut();
         let () = connection.set_ex(NAME, &bytes, 3_600).unwrap();

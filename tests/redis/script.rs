@@ -462,6 +462,10 @@ async fn scripts_run_by(store: impl Fn() -> RedisStore, server: &RedisServer) ->
     let slots = Quotas::from(Quota::in_flight(9));
     let look = Subject::new(&name, &key, &slots).check(0);
     let _ = ask(&store(), &[look]).await.unwrap();
+    let rate = Quota::per_hour(9).with_algorithm(Algorithm::Gcra);
+    let mixed = Quotas::from([Quota::in_flight(9), rate]);
+    let beside_counter = Subject::new(&name, &key, &mixed).check(0);
+    let _ = ask(&store(), &[beside_counter]).await.unwrap();
     assert!(store().holders(look.subject).await.unwrap().is_empty());
     let limiter = RateLimiter::new(store(), total).name("held");
     let limiter = limiter.reserve_lease(Duration::from_secs(15));
@@ -501,7 +505,7 @@ async fn the_scripts_that_can_be_read_are_those_that_are_run() {
     let store = || store.fork().deadline(Duration::from_secs(10));
     let mut told = scripts_run_by(store, server.server()).await;
     told.retain(|name| name.ends_with("_clock_argument"));
-    assert_eq!([own.len(), told.len()], [13, 13], "{own:?} {told:?}");
+    assert_eq!([own.len(), told.len()], [14, 14], "{own:?} {told:?}");
     let all: Vec<_> = RedisStore::scripts().map(|(name, _)| name).collect();
     assert_eq!([own, told].concat(), all);
 }

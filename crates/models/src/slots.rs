@@ -4,7 +4,7 @@
 //! A held unit that its process uses is charged with the next message. What is charged never returns, as with a total. Slots
 //! are units that nobody uses up.
 //!
-//! Follows `src/limiter/in_flight` and `lua/in_flight.lua`. A process is a holder with one table of permits. What it does at once
+//! Follows `src/limiter/in_flight` and `lua/holds.lua`. A process is a holder with one table of permits. What it does at once
 //! under its lock is one action here. A process that does nothing while time passes is one that is stopped.
 
 use stateright::{Model, Property};

@@ -490,6 +490,44 @@ fn serde_writes_and_reads_the_bytes() {
     assert!(error.to_string().contains("no counters"), "{error}");
 }
 
+#[test]
+fn what_a_holder_has_spent_is_stored_with_its_units() {
+    let lease = std::time::Duration::from_secs(9);
+    let list = quotas("60 total:9h").with_held(lease);
+    let say = |subject: &mut Counted, sequence| {
+        let holding = Holding::new([7; 16], sequence, 3, 0, lease).with_spent(5, 0);
+        let check = Subject::new(&subject.limiter, &subject.key, &list).check(0);
+        let check = check.with_holding(&holding);
+        let answer = subject.counters.check(check, Source::Other, NOW);
+        let used = answer.quotas().iter().map(QuotaAnswer::used);
+        used.collect::<Vec<_>>()
+    };
+    let mut subject = Counted::new();
+    let said = say(&mut subject, 1);
+    subject.counters = Counters::from_bytes(&subject.counters.to_bytes()).unwrap();
+    // Nothing is charged twice.
+    assert_eq!(say(&mut subject, 2), said);
+}
+
+#[test]
+fn an_entry_ends_with_its_lease_unless_something_was_spent() {
+    let lease = std::time::Duration::from_secs(9);
+    let list = quotas("60 total:9h").with_held(lease);
+    for (spent, sequence_is_known) in [(0, false), (5, true)] {
+        let mut subject = Counted::new();
+        let mut say = |sequence, now| {
+            let holding = Holding::new([7; 16], sequence, 3, 0, lease).with_spent(spent, 0);
+            let check = Subject::new(&subject.limiter, &subject.key, &list).check(0);
+            let check = check.with_holding(&holding);
+            subject.counters.check(check, Source::Other, now)
+        };
+        assert!(say(2, NOW).is_admitted());
+        // A message that is older, and later than the lease.
+        let late = say(1, NOW + 9 * SECOND);
+        assert_eq!(late.is_admitted(), !sequence_is_known, "{spent}");
+    }
+}
+
 /// Databases have such bytes: a change of the format needs another version.
 #[test]
 fn bytes_of_version_1_stay_readable() {

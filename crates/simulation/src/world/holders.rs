@@ -20,7 +20,7 @@ pub(super) type HolderId = [u8; 16];
 /// A process, and which of its lives.
 pub(crate) type Life = (usize, u64);
 
-/// The entry of a holder. `lua/in_flight.lua` and `lua/holds.lua` describe the bytes.
+/// The entry of a holder. `lua/holds.lua` describes the bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HolderEntry {
     pub(super) holder: HolderId,
@@ -34,15 +34,10 @@ pub(super) struct HolderEntry {
 impl HolderEntry {
     /// Returns the entries of a key. None if it has no holders.
     pub(super) fn read_all(stored: &StoredKey<'_>) -> Vec<Self> {
-        let length = if stored.name.ends_with(b":in_flight") {
-            40
-        } else if stored.name.ends_with(b":held") {
-            48
-        } else {
-            return Vec::new();
-        };
-        let entries = stored.text.and_then(|text| text.get(1..));
-        let entries = entries.unwrap_or_default().chunks_exact(length);
+        let has_holders = stored.name.ends_with(b":slots") || stored.name.ends_with(b":held");
+        let text = stored.text.filter(|_| has_holders);
+        let entries = text.and_then(|text| text.get(1..)).unwrap_or_default();
+        let entries = entries.chunks_exact(48);
         entries.filter_map(Self::read).collect()
     }
 
@@ -51,8 +46,7 @@ impl HolderEntry {
             holder: bytes.get(..16)?.try_into().ok()?,
             sequence: number_at(bytes, 16)?,
             held: u32::from_be_bytes(bytes.get(24..28)?.try_into().ok()?),
-            // The last number, in both forms.
-            ends: number_at(bytes, bytes.len() - 8)?,
+            ends: number_at(bytes, 40)?,
         })
     }
 }
@@ -79,7 +73,7 @@ impl HolderEntries {
     pub(super) fn from_command(command: &[Vec<u8>], keys: &Keyspace) -> Self {
         let names = command
             .iter()
-            .filter(|arg| arg.ends_with(b":in_flight") || arg.ends_with(b":held"));
+            .filter(|arg| arg.ends_with(b":slots") || arg.ends_with(b":held"));
         let mut entries = Self::default();
         for name in names {
             entries.1 += 1;

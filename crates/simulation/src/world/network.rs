@@ -135,7 +135,7 @@ impl Network {
             .filter(|arg| arg.starts_with(b"tollgate:"))
             .collect();
         let plain = format!(",{}", plain_key(process));
-        let is_about_slots = keys.iter().all(|key| key.ends_with(b":in_flight"));
+        let is_about_slots = keys.iter().all(|key| key.ends_with(b":slots"));
         let is_about_units = keys.iter().any(|key| key.ends_with(b":held"))
             && keys.iter().all(|key| {
                 budget_of(key)

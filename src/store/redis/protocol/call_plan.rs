@@ -21,6 +21,7 @@ use super::fields::{
 use crate::decision::Holding;
 use crate::key::{Fingerprint, HashFingerprint};
 use crate::quota::Algorithm;
+use crate::store::redis::script::{Script, Scripts};
 use crate::store::requests::{Check, OwnedCheck, Subject};
 
 /// Identical checks, of one level or several. The script decides them one after the other, as if each had
@@ -184,18 +185,30 @@ impl<'a> CallPlan<'a> {
         counts
     }
 
+    pub(super) fn script<'s>(&self, scripts: &'s Scripts) -> &'s Script {
+        match self.algorithm() {
+            None if self.has_slots() => &scripts.mixed_in_flight,
+            algorithm => scripts.decide(algorithm),
+        }
+    }
+
+    fn has_slots(&self) -> bool {
+        self.values().any(|value| value == Value::InFlight)
+    }
+
+    fn values(&self) -> impl Iterator<Item = Value> {
+        self.counts.iter().map(|(_, count)| count.name.value)
+    }
+
     /// Returns the algorithm of all quotas, or `None` if they are counted by several. [`Algorithm::InFlight`] may stand beside
-    /// any other, and [`Algorithm::Held`] beside these.
-    pub(super) fn algorithm(&self) -> Option<Algorithm> {
-        let holders = self
-            .counts
-            .iter()
-            .map(|(_, count)| count.name.value)
-            .filter(|value| value.has_holders())
-            .min();
-        match holders {
+    /// logs, and [`Algorithm::Held`] beside any other.
+    fn algorithm(&self) -> Option<Algorithm> {
+        match self.values().filter(|value| value.has_holders()).min() {
             Some(Value::Held) => return Some(Algorithm::Held),
-            Some(_) => return Some(Algorithm::InFlight),
+            Some(_) => {
+                let are_alone = self.values().all(Value::is_decided_with_slots);
+                return are_alone.then_some(Algorithm::InFlight);
+            }
             None => {}
         }
         let mut quotas = self

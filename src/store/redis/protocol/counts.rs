@@ -23,7 +23,7 @@ pub(in crate::store::redis) enum Value {
     Buckets { length: u64 },
     /// The sorted sets of this window.
     SortedSet { window: u64 },
-    /// The holders of all quotas in flight.
+    /// The holders of the slots of all quotas in flight.
     InFlight,
 }
 
@@ -66,6 +66,11 @@ impl Value {
 
     pub(super) fn has_holders(self) -> bool {
         matches!(self, Self::InFlight | Self::Held)
+    }
+
+    /// Whether the script of slots decides it, which has no other algorithm.
+    pub(super) fn is_decided_with_slots(self) -> bool {
+        matches!(self, Self::InFlight | Self::Log | Self::Buckets { .. })
     }
 
     /// The length of a bucket, or 0.
@@ -206,11 +211,10 @@ impl<'a> Count<'a> {
         self.is_beside_held && self.holding.is_some()
     }
 
-    /// Returns the header of a quota of this count, for slots the message of the holder, and then the shares.
+    /// Returns the header of a quota of this count, for slots and held units the message of the holder, and then the shares.
     pub(super) fn header(&self, quota: &Quota) -> Header {
         let mut header = match (self.name.value, self.holding) {
-            (Value::InFlight, Some(holding)) => message(holding),
-            (Value::Held, Some(holding)) => message_with_spent(holding),
+            (Value::InFlight | Value::Held, Some(holding)) => message(holding),
             _ => header(quota, self.lease),
         };
         if self.have_shares() {
@@ -298,7 +302,7 @@ fn header(quota: &Quota, lease: u64) -> Header {
         Algorithm::SlidingLog | Algorithm::SlidingBuckets(_) => {
             let mut header = Header::new();
             header.push(b'l');
-            header.extend_from_slice(&packed_counter::double_bits(window).to_be_bytes());
+            header.extend_from_slice(&double(window));
             header
         }
         Algorithm::SortedSetLog | Algorithm::InFlight | Algorithm::Held => Header::new(),
@@ -323,32 +327,21 @@ fn push_shares(asking: Option<ShareId>, quota: &Quota, header: &mut Header) {
     }
 }
 
+fn double(number: u64) -> [u8; 8] {
+    packed_counter::double_bits(number).to_be_bytes()
+}
+
 /// The length of a message. In front of shares, one of zeros stands for none.
-const MESSAGE: usize = 33;
+const MESSAGE: usize = 49;
 
-/// Returns the message of a holder, as `in_flight.lua` reads it. What the holder wants is the cost.
+/// Returns the message of a holder, as `holds.lua` reads it. What the holder wants is the cost.
 fn message(holding: &Holding) -> Header {
-    let mut message = front_of_message(holding);
-    message.push(holding.is_written_if_refused().into());
-    message
-}
-
-fn message_with_spent(holding: &Holding) -> Header {
-    let mut message = front_of_message(holding);
-    for number in [holding.spent, holding.acknowledged] {
-        let double = packed_counter::double_bits(number);
-        message.extend_from_slice(&double.to_be_bytes());
-    }
-    message.push(holding.is_written_if_refused().into());
-    message
-}
-
-fn front_of_message(holding: &Holding) -> Header {
     let mut message = Header::from_slice(&holding.holder);
-    let sequence = packed_counter::double_bits(holding.sequence);
-    message.extend_from_slice(&sequence.to_be_bytes());
-    for number in [holding.held, holding.lease_millis()] {
-        message.extend_from_slice(&number.to_be_bytes());
-    }
+    message.extend_from_slice(&double(holding.sequence));
+    message.extend_from_slice(&holding.held.to_be_bytes());
+    message.extend_from_slice(&holding.lease_millis().to_be_bytes());
+    message.extend_from_slice(&double(holding.spent));
+    message.extend_from_slice(&double(holding.acknowledged));
+    message.push(holding.is_written_if_refused().into());
     message
 }

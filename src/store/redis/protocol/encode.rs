@@ -44,7 +44,7 @@ pub(crate) fn encode_checks<'s, 'a>(
     entries: &[BatchEntry<'a>],
 ) -> (&'s Script, ScriptCall, CallPlan<'a>) {
     let plan = CallPlan::new(entries);
-    let script = scripts.decide(plan.algorithm());
+    let script = plan.script(scripts);
     let mut call = begin(script, names, &plan.keys);
     // Writing to a command does not fail.
     let _ = pack_plan(
@@ -445,7 +445,7 @@ mod tests {
             )
         };
         let expected = [
-            "p:v3:{l,a}:log p:v3:{l,a}:in_flight 2 64 # ",
+            "p:v3:{l,a}:log p:v3:{l,a}:slots 2 64 # ",
             &lists("H"),
             &lists("H"),
             &lists(""),
@@ -463,19 +463,21 @@ mod tests {
     fn a_message_is_packed_as_the_header_of_the_quota() {
         let quotas = Quotas::from(Quota::in_flight(5));
         let messages = [
-            (holding(7, 3), 0),
-            (holding(7, 3).stated(), 1),
-            (holding(7, 0), 1),
+            (holding(7, 3), [0.0, 0.0], 0),
+            (holding(7, 3).stated(), [0.0, 0.0], 1),
+            (holding(7, 0), [0.0, 0.0], 1),
+            (holding(7, 3).with_spent(9, 8), [9.0, 8.0], 1),
         ];
         let [limiter, key] = ["l", "a"].map(Key::from);
         let mut counts = Count::all(Subject::new(&limiter, &key, &quotas));
         let header = |count: &Count<'_>| count.header(quotas.single().unwrap()).to_vec();
         assert!(header(&counts[0]).is_empty());
-        for (message, is_stated) in &messages {
+        for (message, sums, is_stated) in &messages {
             counts[0].holding = Some(message);
             let mut expected = vec![b'H'; 16];
             expected.extend(7.0_f64.to_be_bytes());
             expected.extend([2_u32, 15_000].map(u32::to_be_bytes).concat());
+            expected.extend(sums.map(f64::to_be_bytes).concat());
             expected.push(*is_stated);
             assert_eq!(header(&counts[0]), expected);
         }

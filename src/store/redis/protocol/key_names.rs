@@ -121,7 +121,7 @@ impl KeyNames {
                 push_all(out, &[separator, "held"]);
             }
             Value::InFlight => {
-                push_all(out, &[separator, "in_flight"]);
+                push_all(out, &[separator, "slots"]);
             }
         }
         if let Some((window, number)) = name.soft {

@@ -60,12 +60,14 @@ scripts! {
     /// Decides checks of several algorithms.
     mixed: "call" "prelude" "shares" "log" "counters" "fixed_window" "sliding_counter" "gcra" "total"
         "sorted_set_log" "decide";
+    /// Decides checks of slots in flight, alone or beside logs.
+    in_flight: "call" "prelude" "shares" "log" "holds" "decide";
     /// Decides checks of any algorithms in a call that also has slots in flight.
-    in_flight: "call" "prelude" "shares" "log" "counters" "fixed_window" "sliding_counter" "gcra" "total"
-        "sorted_set_log" "in_flight" "decide";
+    mixed_in_flight: "call" "prelude" "shares" "log" "counters" "fixed_window" "sliding_counter" "gcra" "total"
+        "sorted_set_log" "holds" "decide";
     /// Decides checks of any algorithms in a call that also has units that processes hold.
     holds: "call" "prelude" "shares" "log" "counters" "fixed_window" "sliding_counter" "gcra" "total"
-        "sorted_set_log" "in_flight" "holds" "decide";
+        "sorted_set_log" "holds" "beside_held" "decide";
     /// Gives units of a check back, credits units to a key, or forgets its counts.
     refund: "call" "prelude" "shares" "log" "log_refund" "counters" "fixed_window" "sliding_counter" "gcra" "total"
         "counters_refund" "gcra_refund" "sorted_set_log" "sorted_set_refund" "refund";
@@ -82,8 +84,8 @@ impl Scripts {
         Arc::clone(&SHARED)
     }
 
-    /// Returns the script that decides checks of this algorithm, or of several. Those of slots in flight and of held units
-    /// decide all.
+    /// Returns the script that decides checks of this algorithm, or of several. That of slots in flight decides logs, too, and
+    /// that of held units all.
     pub(crate) fn decide(&self, algorithm: Option<Algorithm>) -> &Script {
         match algorithm {
             Some(Algorithm::SlidingLog | Algorithm::SlidingBuckets(_)) => &self.log,
