@@ -21,7 +21,7 @@ use tollgate::{Acquired, Error, Quota, RateLimiter, Store};
 
 const DAY: Duration = Duration::from_secs(86_400);
 
-fn budgets(store: impl Store + Clone) -> [RateLimiter; 3] {
+fn budgets(store: &(impl Store + Clone)) -> [RateLimiter; 3] {
     // Each is forgotten so long after its last charge, when nobody comes back to it.
     let budgets = [
         ("session", 1_000_000, 30 * DAY),
@@ -86,7 +86,7 @@ struct Agents {
 }
 
 impl Agents {
-    async fn start(store: impl Store + Clone) -> Self {
+    async fn start(store: &(impl Store + Clone)) -> Self {
         let budgets = budgets(store);
         let app = Router::new().route("/call", post(call));
         let url = serve(app.with_state(budgets.clone())).await;
@@ -153,8 +153,8 @@ async fn agents(server: &RedisServer) -> [Agents; 2] {
     let redis = RedisStore::open(&server.url()).expect("a URL");
     let redis = redis.deadline(Duration::from_secs(30));
     [
-        Agents::start(MemoryStore::new()).await,
-        Agents::start(redis).await,
+        Agents::start(&MemoryStore::new()).await,
+        Agents::start(&redis).await,
     ]
 }
 

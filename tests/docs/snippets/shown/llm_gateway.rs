@@ -64,11 +64,11 @@ struct Part {
 
 /// Answers with a token every millisecond.
 fn model(prompt: Prompt) -> impl Stream<Item = Part> {
-    stream::unfold(prompt.tokens, |left| async move {
+    stream::unfold(prompt, |mut prompt| async move {
         tokio::time::sleep(Duration::from_millis(1)).await;
-        let left = left.checked_sub(1)?;
+        prompt.tokens = prompt.tokens.checked_sub(1)?;
         let text = Bytes::from_static(b"word ");
-        Some((Part { text, tokens: 1 }, left))
+        Some((Part { text, tokens: 1 }, prompt))
     })
 }
 
