@@ -33,9 +33,10 @@ fn row_units(text: &[u8]) -> Option<Vec<u32>> {
                 (previous + number_at(text, at + 20)?, 24)
             }
             b'g' => {
+                // Less than half a unit drains in a world. What a refund leaves of a unit that has drained a little is none.
                 let rest = text.get(at + 20..at + 28)?.try_into().ok()?;
-                let begun = u32::from(f64::from_be_bytes(rest) > 0.0);
-                (number_at(text, at + 16)? + begun, 36)
+                let is_most = f64::from_be_bytes(rest) > window_in(header)? / 2.0;
+                (number_at(text, at + 16)? + u32::from(is_most), 36)
             }
             b't' => (number_at(text, at + 8)?, 12),
             _ => return None,
@@ -44,6 +45,13 @@ fn row_units(text: &[u8]) -> Option<Vec<u32>> {
         at += size;
     }
     Some(units)
+}
+
+/// The window in the header of a counter, which a unit takes to drain, times the limit.
+fn window_in(header: &[u8]) -> Option<f64> {
+    let mut bytes = [0; 8];
+    bytes[2..].copy_from_slice(header.get(1..7)?);
+    Some(u64::from_be_bytes(bytes) as f64)
 }
 
 fn number_at(text: &[u8], at: usize) -> Option<u32> {
