@@ -31,7 +31,7 @@ struct Holder {
 }
 
 impl_bytes!(Holds { holders });
-// What units were spent stands behind all holders.
+// The spent units stand behind all holders: see `write_spent`.
 impl_bytes!(Holder {
     id,
     sequence,

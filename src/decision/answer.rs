@@ -50,7 +50,7 @@ impl Answer {
     pub(crate) fn single(time: u64, source: Source, quota: QuotaAnswer) -> Self {
         Self {
             source,
-            // Of the usual length, in place.
+            // One quota is the usual case: made in place.
             quotas: SmallVec::from_buf_and_len([quota; 2], 1),
             time,
             extra: 0,

@@ -70,7 +70,7 @@ pub(super) fn budgets(seed: u64, store: &RedisStore) -> Vec<(&'static str, RateL
     limiters.into()
 }
 
-/// What the server has of a key of a budget.
+/// The holders and the counts that the server has of a key of a budget.
 #[derive(Debug, Default)]
 pub(super) struct StoredBudget {
     pub(super) entries: Vec<HolderEntry>,
@@ -78,7 +78,7 @@ pub(super) struct StoredBudget {
     counts: BTreeMap<(Vec<u8>, usize), u32>,
 }
 
-/// What the server has of the keys of budgets that a command is about, by limiter and key.
+/// The same of each key of a budget that a command is about, by limiter and key.
 pub(super) type StoredBudgets = BTreeMap<String, StoredBudget>;
 
 /// Reads what the server has of the keys that a command is about.

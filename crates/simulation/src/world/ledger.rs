@@ -22,7 +22,7 @@ type Position = (u64, u64);
 /// The keys of budgets that a permit is of, each as the limiter and the key.
 pub(crate) type BudgetKeys = Vec<String>;
 
-/// What is known of a key.
+/// The changes, uses and charges of a key.
 #[derive(Debug, Default)]
 struct Account {
     /// The changes of the sum that is bounded by the limit: used units and those of valid permits, less what may exceed it.
@@ -214,7 +214,7 @@ impl Ledger {
 
     /// Takes in a command about a key. Returns a violation: it charges what was not used.
     ///
-    /// Of checks, it `is_plain` if the process that asks has no permit of the key at any time.
+    /// It `is_plain` if it is a check by a process that has no permit of the key at any time.
     pub(super) fn take_in(
         &mut self,
         (key, is_plain): (&str, bool),

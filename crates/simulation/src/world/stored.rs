@@ -47,7 +47,7 @@ fn row_units(text: &[u8]) -> Option<Vec<u32>> {
     Some(units)
 }
 
-/// The window in the header of a counter, which a unit takes to drain, times the limit.
+/// Returns the window in the header of a counter. A unit of Gcra has as many parts.
 fn window_in(header: &[u8]) -> Option<f64> {
     let mut bytes = [0; 8];
     bytes[2..].copy_from_slice(header.get(1..7)?);
