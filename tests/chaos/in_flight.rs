@@ -2,18 +2,18 @@
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
-use std::fs::{self, File, OpenOptions};
-use std::io::{Read, Seek, SeekFrom, Write};
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use tollgate::store::Store;
 use tollgate::store::protocol::{CircuitBreaker, StoreFuture};
 use tollgate::{Error, ErrorKind, Quota, RateLimiter, RedisStore};
 
+use crate::notes::{Notes, Random, note, now, open_notes, until_begun};
 use crate::suite::{beside_others, child, patient, report, run, short_or_long, told, until};
 use crate::support::fakes::fake_store::FakeStore;
 use crate::support::node::Node;
@@ -67,31 +67,11 @@ fn with_lease(store: impl Store, lease: Duration) -> RateLimiter {
     RateLimiter::new(store, quota).max_wait(Duration::from_secs(5))
 }
 
-/// The time in microseconds, which all processes of the machine share.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "processes have no other clock in common"
-)]
-pub(crate) fn now() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    u64::try_from(since.unwrap().as_micros()).unwrap()
-}
-
-/// One line of the notes, written at once.
-fn note(mut file: &File, what: char, permit: u64, key: u64) {
-    let line = format!("{what} {permit} {key} {}\n", now());
-    file.write_all(line.as_bytes()).unwrap();
-}
-
 /// Takes permits and gives them back until the end.
 fn take_permits(told: &str) {
     let told: Told = serde_json::from_str(told).unwrap();
     run(async move {
-        let file = OpenOptions::new()
-            .create(true)
-            .append(true)
-            .open(&told.notes);
-        let file = Arc::new(file.unwrap());
+        let file = open_notes(&told.notes);
         let store = RedisStore::open(&told.url).unwrap();
         let limiter = with_lease(unbroken(store), told.lease);
         let mut held = None;
@@ -118,22 +98,23 @@ fn take_permits(told: &str) {
                         let permit = match acquired {
                             Some(Ok(permit)) => permit,
                             Some(Err(_)) => {
-                                note(&file, 'F', 0, key);
+                                note(&file, format_args!("F 0 {key}"));
                                 tokio::time::sleep(Duration::from_millis(random.below(20))).await;
                                 continue;
                             }
                             None => {
-                                note(&file, 'C', 0, key);
+                                note(&file, format_args!("C 0 {key}"));
                                 continue;
                             }
                         };
                         let number = permits.fetch_add(1, Ordering::Relaxed);
-                        note(&file, 'B', number, key);
+                        note(&file, format_args!("B {number} {key}"));
                         let work = tokio::time::sleep(Duration::from_micros(random.below(2_000)));
                         let is_lost = tokio::time::timeout_at(work.deadline(), permit.lost())
                             .await
                             .is_ok();
-                        note(&file, if is_lost { 'L' } else { 'E' }, number, key);
+                        let what = if is_lost { 'L' } else { 'E' };
+                        note(&file, format_args!("{what} {number} {key}"));
                         drop(permit);
                     }
                 })
@@ -147,59 +128,33 @@ fn take_permits(told: &str) {
     });
 }
 
-/// A xorshift generator.
-pub(crate) struct Random(pub(crate) u64);
-
-impl Random {
-    pub(crate) fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % bound
-    }
-}
-
 /// A process that was started.
 struct Started {
-    notes: PathBuf,
+    notes: Notes,
     killed_at: Option<u64>,
-    /// The bytes of the notes that were read, and the permits that begin in them.
-    read: u64,
-    begun: usize,
 }
 
 impl Started {
     fn new(notes: PathBuf) -> Self {
         Self {
-            notes,
+            notes: Notes::new(notes),
             killed_at: None,
-            read: 0,
-            begun: 0,
         }
-    }
-
-    /// Returns how many permits the process has taken so far. Reads only what was written since the last time.
-    fn begun(&mut self) -> usize {
-        let mut bytes = Vec::new();
-        if let Ok(mut file) = File::open(&self.notes) {
-            file.seek(SeekFrom::Start(self.read)).unwrap();
-            self.read += file.read_to_end(&mut bytes).unwrap() as u64;
-        }
-        self.begun += bytes.iter().filter(|byte| **byte == b'B').count();
-        self.begun
     }
 }
 
 /// Waits until so many permits were taken.
-async fn until_begun(started: &mut [Started], permits: usize) {
-    while started.iter_mut().map(Started::begun).sum::<usize>() < permits {
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
+async fn until_permits(started: &mut [Started], permits: usize) {
+    until_begun(
+        || started.iter_mut().map(|one| one.notes.begun()).sum(),
+        permits,
+    )
+    .await;
 }
 
 /// What all processes have noted.
 #[derive(Default)]
-struct Notes {
+struct Noted {
     /// The beginnings and the ends of permits: time, key, and what they add.
     events: Vec<(u64, u64, i32)>,
     acquired: u64,
@@ -208,7 +163,7 @@ struct Notes {
     lost: u64,
 }
 
-impl Notes {
+impl Noted {
     /// Adds the notes of a process, which was killed at that time or ran to its end.
     fn add(&mut self, file: &Path, killed_at: Option<u64>) {
         let text = fs::read_to_string(file).unwrap_or_default();
@@ -312,7 +267,7 @@ fn processes_replies_and_redis_are_lost_and_no_slot_is_given_twice_or_stays() {
         let began = Instant::now();
         for kill in 0..kills {
             // Over the whole load, in equal parts.
-            until_begun(&mut started, wanted / (kills + 1) * (kill + 1)).await;
+            until_permits(&mut started, wanted / (kills + 1) * (kill + 1)).await;
             let place = kill % 4;
             started[numbers[place]].killed_at = Some(now());
             processes[place].kill();
@@ -324,7 +279,7 @@ fn processes_replies_and_redis_are_lost_and_no_slot_is_given_twice_or_stays() {
                 redis.restart();
             }
         }
-        until_begun(&mut started, wanted).await;
+        until_permits(&mut started, wanted).await;
         let took = began.elapsed();
         let cuts = proxy.cuts();
         proxy.set(Wire::Whole);
@@ -333,12 +288,12 @@ fn processes_replies_and_redis_are_lost_and_no_slot_is_given_twice_or_stays() {
             process.wait();
         }
         let free = until_free(&redis.url(), LEASE + Duration::from_secs(1)).await;
-        let mut notes = Notes::default();
+        let mut notes = Noted::default();
         for process in &started {
-            notes.add(&process.notes, process.killed_at);
+            notes.add(&process.notes.path, process.killed_at);
         }
         let most = notes.most();
-        let Notes {
+        let Noted {
             acquired,
             cancelled,
             failed,
@@ -416,9 +371,9 @@ fn processes_of_one_fleet_with_three_leases_share_the_slots_and_each_returns_its
         }
         let patience = (leases[2] + Duration::from_secs(1)).saturating_sub(began.elapsed());
         let free = until_free(&redis.url(), patience).await;
-        let mut notes = Notes::default();
+        let mut notes = Noted::default();
         for process in &started {
-            notes.add(&process.notes, process.killed_at);
+            notes.add(&process.notes.path, process.killed_at);
         }
         let (most, acquired) = (notes.most(), notes.acquired);
         let figure = format!(

@@ -30,6 +30,7 @@ mod lost_replies;
 #[cfg(target_os = "linux")]
 mod many_keys;
 mod misconfigured;
+mod notes;
 mod reservations;
 mod storm;
 mod streams;

@@ -2,8 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
-use std::fs::{self, File, OpenOptions};
-use std::io::Write;
+use std::fs::{self, File};
 use std::mem;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,7 +12,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use tollgate::{Acquired, Algorithm, Permit, Quota, Quotas, RateLimiter, RedisStore};
 
-use crate::in_flight::{Random, now};
+use crate::notes::{Notes, Random, note, now, open_notes, until_begun};
 use crate::suite::{beside_others, child, patient, report, run, short_or_long, told, until};
 use crate::support::node::{Node, wait_until};
 use crate::support::process::Process;
@@ -64,21 +63,11 @@ fn limiters(store: &RedisStore) -> Vec<RateLimiter> {
     limiters.collect()
 }
 
-/// One line of the notes, written at once. The units are those that are reserved, used, or used of what is left at the end.
-fn note(mut file: &File, what: char, permit: u64, key: u64, units: u32) {
-    let line = format!("{what} {permit} {key} {units} {}\n", now());
-    file.write_all(line.as_bytes()).unwrap();
-}
-
-/// Reserves units until the end.
+/// Reserves units until the end. It notes the units of each permit that are reserved, used, or used of what is left at the end.
 fn reserve_units(told: &str) {
     let told: Told = serde_json::from_str(told).unwrap();
     run(async move {
-        let file = OpenOptions::new()
-            .create(true)
-            .append(true)
-            .open(&told.notes);
-        let file = Arc::new(file.unwrap());
+        let file = open_notes(&told.notes);
         let store = RedisStore::open(&told.url).unwrap();
         let limiters = limiters(&store.deadline(Duration::from_secs(1)));
         let permits = Arc::new(AtomicU64::new(0));
@@ -97,7 +86,7 @@ fn reserve_units(told: &str) {
                         RateLimiter::try_acquire_all([level]).await
                     {
                         let number = permits.fetch_add(1, Ordering::Relaxed);
-                        note(&file, 'B', number, key, units);
+                        note(&file, format_args!("B {number} {key} {units}"));
                         stream(&file, &mut random, permit, (number, key, units)).await;
                     } else {
                         tokio::time::sleep(Duration::from_millis(random.below(40))).await;
@@ -127,28 +116,29 @@ async fn stream(
         let work = tokio::time::sleep(Duration::from_millis(random.below(250)));
         let is_lost = tokio::time::timeout_at(work.deadline(), permit.lost()).await;
         if is_lost.is_ok() {
-            note(file, 'L', number, key, 0);
+            note(file, format_args!("L {number} {key} 0"));
             // What it has used is charged, and no more.
             return permit.add(0);
         }
         let part = u32::try_from(random.below(u64::from(units) / 4 + 1)).unwrap();
-        note(file, 'A', number, key, part);
+        note(file, format_args!("A {number} {key} {part}"));
         permit.add(part);
         left = left.saturating_sub(part);
     }
     if random.below(4) == 0 {
-        note(file, 'E', number, key, left / 2);
-        permit.settle(units - left + left / 2);
+        let rest = left / 2;
+        note(file, format_args!("E {number} {key} {rest}"));
+        permit.settle(units - left + rest);
     } else {
         // Says what was used, also if that is nothing.
         permit.add(0);
-        note(file, 'E', number, key, 0);
+        note(file, format_args!("E {number} {key} 0"));
     }
 }
 
 /// A process that was started, and when it was killed and stopped.
 struct Started {
-    notes: PathBuf,
+    notes: Notes,
     killed_at: Option<u64>,
     stopped_at: Vec<u64>,
 }
@@ -180,7 +170,7 @@ struct Open {
 
 /// Adds the notes of a process.
 fn add_notes(started: &Started, accounts: &mut BTreeMap<u64, Account>, totals: &mut Totals) {
-    let text = fs::read_to_string(&started.notes).unwrap_or_default();
+    let text = fs::read_to_string(&started.notes.path).unwrap_or_default();
     let mut open: HashMap<u64, Open> = HashMap::new();
     let mut uses = Vec::new();
     for line in text.lines() {
@@ -249,14 +239,12 @@ fn add_notes(started: &Started, accounts: &mut BTreeMap<u64, Account>, totals: &
 }
 
 /// Waits until so many streams have begun.
-async fn until_begun(started: &[Started], streams: usize) {
-    let begun = |started: &Started| {
-        let text = fs::read_to_string(&started.notes).unwrap_or_default();
-        text.lines().filter(|line| line.starts_with('B')).count()
-    };
-    while started.iter().map(begun).sum::<usize>() < streams {
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
+async fn until_streams(started: &mut [Started], streams: usize) {
+    until_begun(
+        || started.iter_mut().map(|one| one.notes.begun()).sum(),
+        streams,
+    )
+    .await;
 }
 
 fn open_streams(notes: &Path) -> u64 {
@@ -288,7 +276,7 @@ fn processes_are_killed_and_stopped_and_no_unit_is_given_twice_or_lost() {
                 seed: started.len() as u64 + 1,
             };
             started.push(Started {
-                notes,
+                notes: Notes::new(notes),
                 killed_at: None,
                 stopped_at: Vec::new(),
             });
@@ -302,7 +290,7 @@ fn processes_are_killed_and_stopped_and_no_unit_is_given_twice_or_lost() {
         let began = Instant::now();
         let events = kills + stops;
         for event in 0..events {
-            until_begun(&started, wanted / (events + 1) * (event + 1)).await;
+            until_streams(&mut started, wanted / (events + 1) * (event + 1)).await;
             wake(&mut wakes, &mut processes);
             let running = (0..PROCESSES).filter(|place| wakes[*place].is_none());
             let running: Vec<usize> = running.collect();
@@ -312,7 +300,7 @@ fn processes_are_killed_and_stopped_and_no_unit_is_given_twice_or_lost() {
             if is_stop {
                 started[number].stopped_at.push(now());
                 processes[place].signal("STOP");
-                totals.stopped += open_streams(&started[number].notes);
+                totals.stopped += open_streams(&started[number].notes.path);
                 wakes[place] = Some(Instant::now() + 2 * LEASE);
             } else {
                 started[number].killed_at = Some(now());
@@ -321,7 +309,7 @@ fn processes_are_killed_and_stopped_and_no_unit_is_given_twice_or_lost() {
                 processes[place] = start(&mut started);
             }
         }
-        until_begun(&started, wanted).await;
+        until_streams(&mut started, wanted).await;
         while wakes.iter().any(Option::is_some) {
             tokio::time::sleep(Duration::from_millis(20)).await;
             wake(&mut wakes, &mut processes);
