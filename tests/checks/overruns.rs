@@ -151,6 +151,7 @@ impl Count {
         match self.algorithm {
             Algorithm::FixedWindow => self.windows.2 -= units,
             Algorithm::SlidingCounter => {
+                let stored = self.windows;
                 let (index, previous, current) = self.windows_at(now);
                 self.windows = (index, previous, current.saturating_sub(units));
                 // Then as few as needed of the window before.
@@ -163,6 +164,10 @@ impl Count {
                         false => least = middle,
                     }
                     self.windows.1 = least;
+                }
+                // Only a charge begins a window: after a step back of the clock, the window before counts again.
+                if stored.0 < index {
+                    self.windows = (stored.0, stored.1, self.windows.1);
                 }
             }
             Algorithm::Gcra => self.level.0 -= u128::from(units) * u128::from(window),
@@ -374,6 +379,27 @@ fn usage_beyond_a_limit_counts_in_full_and_the_waits_are_exact() {
         let is_meter = algorithm == Algorithm::Gcra;
         assert_eq!(long_waits.get() > 0, is_meter, "{algorithm:?}");
     }
+}
+
+#[test]
+fn after_a_step_back_a_credit_has_begun_no_window() {
+    let mut tried = Tried::new(Algorithm::SlidingCounter);
+    let long = 2 * WINDOW;
+    let into_window = tried.clock.now_micros() % long;
+    for act in [
+        Act::Advance(long - into_window),
+        Act::Charge(0, 10),
+        Act::Advance(long),
+        Act::Charge(0, 20),
+        Act::Advance(long),
+        Act::Credit(0, 5),
+        Act::SetBack(1),
+    ] {
+        tried.act(&act);
+    }
+    // A part of the ten units counts again.
+    let user = block_on(tried.limiters[0].peek("ada")).unwrap();
+    assert_eq!(user.quotas().last().map(|quota| quota.used()), Some(16));
 }
 
 /// A count at its end, in both stores, which say the same.
