@@ -92,15 +92,18 @@ pub(super) fn stored_budgets(command: &[Vec<u8>], keys: &Keyspace) -> StoredBudg
     budgets
 }
 
-/// Returns what all names of a key of a budget begin with, and its limiter and key.
-pub(super) fn budget_of(name: &[u8]) -> Option<(&[u8], String)> {
+/// Returns what all names of a key begin with, and its limiter and key.
+pub(super) fn limiter_and_key(name: &[u8]) -> Option<(&[u8], String)> {
     let rest = name.strip_prefix(b"tollgate:v3:{")?;
     let end = rest.iter().position(|byte| *byte == b'}')?;
-    let limiter_and_key = rest.get(..end)?;
+    let text = String::from_utf8_lossy(rest.get(..end)?).into_owned();
     let prefix = name.get(..name.len() - rest.len() + end + 1)?;
-    let is_budget = limiter_and_key.starts_with(b"budget-");
-    let text = String::from_utf8_lossy(limiter_and_key).into_owned();
-    is_budget.then_some((prefix, text))
+    Some((prefix, text))
+}
+
+/// The same, if it is a budget.
+pub(super) fn budget_of(name: &[u8]) -> Option<(&[u8], String)> {
+    limiter_and_key(name).filter(|(_, text)| text.starts_with("budget-"))
 }
 
 impl StoredBudget {

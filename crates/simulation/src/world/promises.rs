@@ -71,7 +71,7 @@ fn judge_waits(world: &mut World) {
     let lines = world.record.lines.iter();
     let first = lines.filter_map(|((_, limiter, key), line)| {
         let call = *line.front()?;
-        let asked_at = *world.record.asked_at.get(&call)?;
+        let asked_at = world.record.asked.get(&call)?.at;
         let changed_at = world.record.changed_at.get(&(*limiter, *key))?;
         let is_quiet = asked_at.max(*changed_at) == since;
         let is_plain = matches!(*limiter, "slots" | "solo");

@@ -29,6 +29,13 @@ pub(crate) struct HeldPermit {
     pub(crate) is_watched: bool,
 }
 
+/// A call that asks for slots or units, and may have to wait.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asked {
+    pub(crate) at: u64,
+    pub(crate) units: u32,
+}
+
 /// How a call was overtaken.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Overtaken {
@@ -84,8 +91,10 @@ pub(crate) struct Record {
     pub(crate) lines: BTreeMap<(usize, &'static str, &'static str), VecDeque<u64>>,
     /// Calls that a later one has overtaken.
     pub(crate) overtaken: BTreeMap<u64, Overtaken>,
-    /// When each call asked for a slot, and when a slot of a key was last taken or given back.
-    pub(crate) asked_at: BTreeMap<u64, u64>,
+    pub(crate) asked: BTreeMap<u64, Asked>,
+    /// When the server last ran a command of each process about a limiter and key.
+    pub(crate) ran_at: BTreeMap<(String, usize), u64>,
+    /// When a slot of a key was last taken or given back.
     pub(crate) changed_at: BTreeMap<(&'static str, &'static str), u64>,
     pub(crate) blocks: Vec<BlockedSpan>,
     /// The checks of the blocked key that were not refused by a block.
@@ -116,6 +125,16 @@ impl Record {
     pub(crate) fn end_credit(&mut self, limiter: &'static str, key: &str, index: usize, to: u64) {
         let credits = self.credits.entry((limiter, key.to_owned())).or_default();
         credits[index].to = to;
+    }
+
+    /// Returns when the server last ran a command of another process about a limiter and key.
+    pub(crate) fn ran_for_others(&self, limiter: &str, key: &str, process: usize) -> u64 {
+        let limiter_and_key = format!("{limiter},{key}");
+        let of_key = self
+            .ran_at
+            .iter()
+            .filter(|((name, by), _)| *by != process && *name == limiter_and_key);
+        of_key.map(|(_, at)| *at).max().unwrap_or(0)
     }
 
     pub(crate) fn charged(&mut self, limiter: &'static str, key: &str) -> &mut ChargedUnits {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::budgets::{StoredBudgets, stored_budgets};
+use super::budgets::{StoredBudgets, limiter_and_key, stored_budgets};
 use super::faults::{Faults, ServerState, draw_quality};
 use super::holders::Holders;
 use super::ledger::Ledger;
@@ -173,6 +173,12 @@ impl Scene {
         }
         if !budgets_before.is_empty() {
             world.judge_budgets(&budgets_before, &self.budgets(command), server_time);
+        }
+        if let Some(process) = world.network.sender(call) {
+            let now = world.now;
+            for (_, text) in command.iter().filter_map(|arg| limiter_and_key(arg)) {
+                world.record.ran_at.insert((text, process), now);
+            }
         }
         world.log.count("commands");
         for arg in command {

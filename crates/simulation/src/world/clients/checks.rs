@@ -93,8 +93,8 @@ pub(super) async fn wait_for_units(mut client: Client) {
             .random
             .pick(&["log", "log", "pair", "gcra", "buckets"]);
         let key = client.random.pick(&KEYS);
-        let call = client.stand_in_line(limiter, key);
         let cost = 1 + client.random.below(3) as u32;
+        let call = client.stand_in_line(limiter, key, cost);
         let limits = client.limiters.get(limiter);
         let outcome = limits.until_ready(key, cost, Duration::from_secs(1)).await;
         let is_admitted = outcome.as_ref().is_ok_and(|decision| decision.is_allowed());

@@ -7,7 +7,7 @@ use tollgate::{Decision, Error, ErrorKind, Source};
 
 use crate::random::Random;
 use crate::world::limits::{self, Limiters, Limits};
-use crate::world::record::{Overtaken, Use};
+use crate::world::record::{Asked, Overtaken, Use};
 use crate::world::shared::SharedWorld;
 
 /// How long after the last fault a check may fail, in milliseconds: the circuit breaker has to find out.
@@ -50,16 +50,21 @@ impl Client {
         self.random.pick(&[1, 1, 1, 2, 2, 2, 2, 0])
     }
 
-    /// Records that a call asks for a key, and may have to wait. Returns its number.
-    pub(super) fn stand_in_line(&self, limiter: &'static str, key: &'static str) -> u64 {
+    /// Records that a call asks for units or slots of a key, and may have to wait. Returns its number.
+    pub(super) fn stand_in_line(
+        &self,
+        limiter: &'static str,
+        key: &'static str,
+        units: u32,
+    ) -> u64 {
         let mut world = self.world.lock();
         let call = world.network.number();
-        let now = world.now;
+        let at = world.now;
         let line = (self.process, limiter, key);
         world.record.lines.entry(line).or_default().push_back(call);
-        world.record.asked_at.insert(call, now);
+        world.record.asked.insert(call, Asked { at, units });
         world.log.note(format_args!(
-            "process {}: call {call} asks for {limiter} {key}",
+            "process {}: call {call} asks for {units} of {limiter} {key}",
             self.process
         ));
         call
@@ -88,8 +93,15 @@ impl Client {
         };
         if !limits::SLOTS.iter().any(|(name, _)| *name == limiter) {
             // A call waits for units once it was refused. A later one may ask before that, which was forgotten.
-            let asked_at = &world.record.asked_at;
-            earlier.retain(|other| asked_at[other] + REFUSED < asked_at[&call]);
+            let asked = &world.record.asked;
+            let own = asked[&call];
+            // Of calls in one round trip, a smaller one may pass if another process takes units in that moment.
+            let is_contended =
+                world.record.ran_for_others(limiter, key, self.process) + REFUSED >= now;
+            earlier.retain(|other| {
+                let is_smaller = own.units < asked[other].units;
+                asked[other].at + REFUSED < own.at && !(is_smaller && is_contended)
+            });
         }
         for other in earlier.into_iter().filter(|_| is_admitted && is_judged) {
             let overtaken = Overtaken {

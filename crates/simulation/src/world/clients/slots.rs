@@ -35,7 +35,7 @@ impl Care {
 pub(super) async fn hold(mut client: Client, limiter: &'static str, care: Care) {
     while client.pause(300).await.is_some() {
         let key = client.random.pick(&KEYS);
-        let call = client.stand_in_line(limiter, key);
+        let call = client.stand_in_line(limiter, key, 1);
         let waits = !client.random.one_in(4);
         let gives_up = client.random.one_in(8);
         let outcome = if gives_up {
