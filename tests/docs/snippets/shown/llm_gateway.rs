@@ -47,7 +47,7 @@ async fn complete(
 // page: end
 
 const LEASE: Duration = Duration::from_secs(15);
-const MONTH: Duration = Duration::from_secs(30 * 86_400);
+const IDLE: Duration = Duration::from_secs(30 * 86_400);
 
 #[derive(serde::Deserialize)]
 struct Prompt {
@@ -88,7 +88,7 @@ impl Gateway {
         let rate = Quota::per_minute(20_000).with_algorithm(Algorithm::SlidingBuckets(60));
         let tokens = RateLimiter::new(store.clone(), rate).name("tokens");
         let tokens = tokens.reserve_lease(LEASE);
-        let budget = RateLimiter::new(store, Quota::total(budget, MONTH)).name("budget");
+        let budget = RateLimiter::new(store, Quota::total(budget, IDLE)).name("budget");
         let budget = budget.reserve_lease(LEASE);
         let app = Router::new()
             .route("/complete", post(complete))
