@@ -102,16 +102,17 @@ impl Process {
         }
     }
 
-    /// Makes the step of this time of the world: what is due by the process's own clock.
-    pub(crate) fn advance(&mut self, now: u64) {
+    /// Makes the step of this time of the world: what is due by the process's own clock. Returns whether there is one.
+    pub(crate) fn advance(&mut self, now: u64) -> bool {
         match self.drift {
-            Drift::Slow(every) if now.is_multiple_of(every) => {}
+            Drift::Slow(every) if now.is_multiple_of(every) => return false,
             Drift::Fast(every) if now.is_multiple_of(every) => {
                 self.step();
                 self.step();
             }
             _ => self.step(),
         }
+        true
     }
 
     /// Does what is due, and moves the clock by a millisecond. Tokio's clock jumps: nothing waits.

@@ -39,14 +39,24 @@ pub(crate) fn judge_now(world: &mut World, plan: &Plan, keys: &Keyspace) {
 
 /// Calls of a process get the slots of a key in the order of their arrival.
 ///
+/// A waiting call that is told to ask is in the next message. A try that came before that may be in the current one, since both
+/// have room, and be answered that much earlier.
+///
 /// Not judged where processes stop: a line lets others pass a task that stands still.
 fn judge_order(world: &mut World, plan: &Plan) {
-    let since = world.now.saturating_sub(OVERTAKEN);
+    if world.record.overtaken.is_empty() {
+        return;
+    }
+    let deadline = Limits::draw(plan).deadline;
+    let is_late = |overtaken: &Overtaken| {
+        let message = if overtaken.by_waiting { 0 } else { deadline };
+        overtaken.at + OVERTAKEN + message < world.now
+    };
     let late: Vec<(u64, Overtaken)> = world
         .record
         .overtaken
         .iter()
-        .filter(|(_, overtaken)| overtaken.at < since)
+        .filter(|(_, overtaken)| is_late(overtaken))
         .map(|(call, overtaken)| (*call, *overtaken))
         .collect();
     for (call, overtaken) in late {

@@ -131,8 +131,10 @@ impl Scene {
                 if process.stopped_until.is_some() {
                     process.resume();
                 }
-                process.advance(now);
-                self.shared.lock().seen_at[number] = now;
+                // A slow clock may have no step after a stop: then no task has seen yet what that has ended.
+                if process.advance(now) {
+                    self.shared.lock().seen_at[number] = now;
+                }
             }
         }
     }
