@@ -1,9 +1,8 @@
 //! Slots in flight while processes, Redis and replies are lost: never more permits than the limit, and none that stays.
 
-use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -13,7 +12,7 @@ use tollgate::store::Store;
 use tollgate::store::protocol::{CircuitBreaker, StoreFuture};
 use tollgate::{Error, ErrorKind, Quota, RateLimiter, RedisStore};
 
-use crate::notes::{Notes, Random, note, now, open_notes, until_begun};
+use crate::notes::{Noted, Notes, Random, note, now, open_notes, until_begun};
 use crate::suite::{beside_others, child, patient, report, run, short_or_long, told, until};
 use crate::support::fakes::fake_store::FakeStore;
 use crate::support::node::Node;
@@ -150,67 +149,6 @@ async fn until_permits(started: &mut [Started], permits: usize) {
         permits,
     )
     .await;
-}
-
-/// What all processes have noted.
-#[derive(Default)]
-struct Noted {
-    /// The beginnings and the ends of permits: time, key, and what they add.
-    events: Vec<(u64, u64, i32)>,
-    acquired: u64,
-    cancelled: u64,
-    failed: u64,
-    lost: u64,
-}
-
-impl Noted {
-    /// Adds the notes of a process, which was killed at that time or ran to its end.
-    fn add(&mut self, file: &Path, killed_at: Option<u64>) {
-        let text = fs::read_to_string(file).unwrap_or_default();
-        let mut open = HashMap::new();
-        for line in text.lines() {
-            let words: Vec<_> = line.split(' ').collect();
-            let [what, permit, key, time] = words[..] else {
-                continue; // cut off by the kill
-            };
-            let (permit, key, time): (u64, u64, u64) = (
-                permit.parse().unwrap(),
-                key.parse().unwrap(),
-                time.parse().unwrap_or(u64::MAX),
-            );
-            match what {
-                "B" => {
-                    self.acquired += 1;
-                    open.insert(permit, key);
-                    self.events.push((time, key, 1));
-                }
-                "C" => self.cancelled += 1,
-                "F" => self.failed += 1,
-                end => {
-                    self.lost += u64::from(end == "L");
-                    if open.remove(&permit).is_some() {
-                        self.events.push((time, key, -1));
-                    }
-                }
-            }
-        }
-        for key in open.into_values() {
-            self.events.push((killed_at.unwrap(), key, -1));
-        }
-    }
-
-    /// Returns the most permits of a key at the same time.
-    fn most(&mut self) -> i32 {
-        // An end comes before a beginning of the same microsecond.
-        self.events.sort_unstable();
-        let (mut running, mut most) = (HashMap::<u64, i32>::new(), 0);
-        for (_, key, change) in &self.events {
-            let running = running.entry(*key).or_default();
-            *running += change;
-            most = most.max(*running);
-        }
-        most
-    }
 }
 
 /// Waits until no slot of any key is used. Returns how long that took.

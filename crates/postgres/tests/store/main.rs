@@ -10,10 +10,15 @@ mod cases;
 mod conformance;
 mod contention;
 mod cut;
+#[path = "../../../../tests/support/killed_processes.rs"]
+mod killed_processes;
+mod leases;
 mod limiter;
 #[expect(dead_code, reason = "other tests use the rest")]
 #[path = "../../../../tests/support/malformed_urls.rs"]
 mod malformed_urls;
+#[path = "../../../../tests/chaos/notes.rs"]
+mod notes;
 mod parity;
 #[path = "../../../../tests/support/process.rs"]
 mod process;

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use tollgate::{Quota, RateLimiter};
 use tollgate_postgres::PostgresRows;
 
+use crate::killed_processes::{Fleet, Orders, hold_slots_while_processes_are_killed, take_slots};
 use crate::process::{Process, argument, child};
 use crate::server::Server;
 
@@ -154,4 +155,19 @@ async fn a_killed_server_with_a_logged_table_forgets_no_charge() {
         admitted <= LIMIT && admitted + crashes * 4 * TASKS >= LIMIT,
         "{admitted}"
     );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn killed_processes_hold_no_more_slots_than_the_limit_and_return_them_within_a_lease() {
+    const TEST: &str = "processes::killed_processes_hold_no_more_slots_than_the_limit_and_return_them_within_a_lease";
+    const SCHEMA: &str = "slots_of_processes";
+    if let Some(orders) = Orders::of_this_process() {
+        let rows = PostgresRows::open(&orders.url).unwrap().schema(SCHEMA);
+        let store = rows.into_store().deadline(Duration::from_secs(20));
+        return take_slots(store, orders).await;
+    }
+    let server = Server::shared();
+    let look = server.store(SCHEMA).await;
+    let fleet = Fleet::start(TEST, server.url());
+    hold_slots_while_processes_are_killed(fleet, look).await;
 }
