@@ -4,12 +4,19 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use killed_processes::{Fleet, Orders, hold_slots_while_processes_are_killed, take_slots};
 use own_store::{SqliteRows, SqliteStore};
 use several_processes::{block_together, returns_units, share_slots};
 use tollgate::store::TestClock;
 use tollgate::{Quota, RateLimiter, Source};
 use tollgate_conformance::{Conformance, RowsConformance};
 
+#[path = "../../../tests/support/killed_processes.rs"]
+mod killed_processes;
+#[path = "../../../tests/chaos/notes.rs"]
+mod notes;
+#[path = "../../../tests/support/process.rs"]
+mod process;
 #[path = "../../../tests/support/running.rs"]
 mod running;
 #[path = "../../../tests/support/several_processes.rs"]
@@ -96,6 +103,21 @@ async fn stores_on_one_file_count_together() {
 async fn stores_on_one_file_share_slots_in_flight() {
     let directory = tempfile::tempdir().unwrap();
     share_slots([open(&directory).0, open(&directory).0]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "fails: slots of a store that answers at once have a lease of a century, so a killed process keeps its slots"]
+async fn killed_processes_hold_no_more_slots_than_the_limit_and_return_them_within_a_lease() {
+    const TEST: &str =
+        "killed_processes_hold_no_more_slots_than_the_limit_and_return_them_within_a_lease";
+    if let Some(orders) = Orders::of_this_process() {
+        return take_slots(own_store::open(&orders.url).unwrap(), orders).await;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("limits.db");
+    let look = own_store::open(&file).unwrap();
+    let fleet = Fleet::start(TEST, file.display().to_string());
+    hold_slots_while_processes_are_killed(fleet, look).await;
 }
 
 #[tokio::test]
