@@ -126,8 +126,8 @@ impl ProtectedStore {
         self.parts.supports_leases
     }
 
-    pub(crate) fn answers_at_once(&self) -> bool {
-        self.parts.answers_at_once
+    pub(crate) fn ends_with_process(&self) -> bool {
+        self.parts.ends_with_process
     }
 
     pub(crate) fn block_list(&self) -> &BlockList {

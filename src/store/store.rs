@@ -169,10 +169,10 @@ pub struct StoreParts {
     /// [extra units](Check::extra_units): a limiter with a [lease](crate::RateLimiter::lease) holds these units. False by
     /// default, and for a store in the memory of the process, where holding units would not be faster.
     pub supports_leases: bool,
-    /// Whether the futures of [`check`](Store::check) are always [ready](StoreFuture::ready), as those of a store in the memory
-    /// of the process. Then each call sends the messages about their [slots](crate::Quota::in_flight). By default, a
-    /// [thread](crate::Permit#the-thread-of-a-store) does.
-    pub answers_at_once: bool,
+    /// Whether the counts are in the memory of the process. Then the futures of [`check`](Store::check) have to be
+    /// [ready](StoreFuture::ready), and [slots](crate::Quota::in_flight) need no lease: nobody has them when the process has
+    /// ended. By default, a [thread](crate::Permit#the-thread-of-a-store) renews them.
+    pub ends_with_process: bool,
 }
 
 fn unsupported<T>(text: &'static str) -> StoreFuture<T> {

@@ -106,7 +106,6 @@ async fn stores_on_one_file_share_slots_in_flight() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "fails: slots of a store that answers at once have a lease of a century, so a killed process keeps its slots"]
 async fn killed_processes_hold_no_more_slots_than_the_limit_and_return_them_within_a_lease() {
     const TEST: &str =
         "killed_processes_hold_no_more_slots_than_the_limit_and_return_them_within_a_lease";

@@ -144,7 +144,7 @@ impl HeldKey {
             }
             self.quotas = quotas.slots().cloned().collect();
         }
-        self.lease = if self.store.answers_at_once() {
+        self.lease = if self.store.ends_with_process() {
             // The memory of this process ends with the permits in it.
             LEASE_IN_PROCESS
         } else {
@@ -228,7 +228,7 @@ impl HeldKey {
             units
         };
         self.spent = self.spent.saturating_add(units.into());
-        if self.store.answers_at_once() {
+        if self.store.ends_with_process() {
             self.is_changed = true;
             self.state_at(now);
         }
@@ -324,8 +324,9 @@ impl HeldKey {
     /// Sets when the store learns what was given back: with the next question if there `is_asked` one now, and at once if another
     /// share may ask for it next.
     pub(super) fn flush(&mut self, is_asked: bool, now: u64) {
-        let is_urgent =
-            !self.listeners.is_empty() || self.quotas.have_shares() || self.store.answers_at_once();
+        let is_urgent = !self.listeners.is_empty()
+            || self.quotas.have_shares()
+            || self.store.ends_with_process();
         let at = if is_urgent {
             now
         } else if is_asked {
@@ -393,7 +394,7 @@ impl HeldKey {
             self.flush(false, now);
         }
         let is_in_use = self.stated() > 0 || self.permits > 0 && self.holds_units();
-        if is_in_use && !self.store.answers_at_once() {
+        if is_in_use && !self.store.ends_with_process() {
             // At the latest then, so that the jitter only shortens the time.
             let third = self.sent_lease / RENEWALS;
             self.state_at(sent_at + third - jittered_micros(third / 4));

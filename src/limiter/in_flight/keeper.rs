@@ -25,7 +25,7 @@ const LINGER: u64 = 60_000_000;
 impl PermitTable {
     /// Changes the state, and then sends what is due, or has the thread send it.
     pub(super) fn change<T>(self: &Arc<Self>, change: impl FnOnce(&mut State, u64) -> T) -> T {
-        if self.answers_at_once {
+        if self.ends_with_process {
             let outcome = self.with(change);
             loop {
                 let messages = self.with(|state, now| state.due(self.holder, now));
@@ -167,7 +167,7 @@ impl Drop for Sent {
         let table = &self.table;
         let message = mem::take(&mut self.message);
         let replies = mem::take(&mut self.replies);
-        if table.answers_at_once {
+        if table.ends_with_process {
             // The next message follows.
             table.with(|state, now| state.complete(table, message, replies, now));
         } else {

@@ -63,7 +63,7 @@ impl SlotCheck {
     /// Returns a check that states what is held of a key, and wants nothing.
     pub(super) fn statement(key: &HeldKey, mut holding: Holding) -> Self {
         key.meter.record_renewal();
-        if key.store.answers_at_once() && holding.held == 0 {
+        if key.store.ends_with_process() && holding.held == 0 {
             // No earlier message can come late there, so that the entry can go.
             holding.lease = Duration::from_millis(1);
         }
@@ -181,7 +181,7 @@ impl Message {
 }
 
 pub(super) fn no_reply() -> Error {
-    let text = "the message about slots was dropped (did the store panic, or not answer at once although it `answers_at_once`?): slots may be held until the next one";
+    let text = "the message about slots was dropped (did the store panic, or wait although it `ends_with_process`?): slots may be held until the next one";
     Error::coded(Code::TASK_DROPPED, text)
 }
 

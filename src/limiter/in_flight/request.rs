@@ -233,7 +233,7 @@ impl PermitTable {
                 outcome = None;
                 let acknowledged = self.change(|state, now| state.tell(now));
                 outcome = Some(join_all(acknowledged).await.into_iter().collect());
-                let may_wait = !self.answers_at_once && is_in_runtime();
+                let may_wait = !self.ends_with_process && is_in_runtime();
                 if !may_wait || !self.with(|state, _| state.holds_any()) {
                     return Ok(());
                 }

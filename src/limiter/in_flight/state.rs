@@ -451,7 +451,7 @@ impl State {
             times.pop_front();
         }
         let woken = &mut self.outbox.woken;
-        let is_shared = !key.store.answers_at_once();
+        let is_shared = !key.store.ends_with_process();
         let is_asked = LINES.returned_slots(line, slots, is_shared, woken);
         for (share, _) in key.other_shares() {
             LINES.returned_slots(LineKey { share, ..line }, slots, false, woken);

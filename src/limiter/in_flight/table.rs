@@ -32,7 +32,7 @@ pub(in crate::limiter) struct PermitTable {
     pub(super) clock: Clock,
     state: Mutex<State>,
     /// Whether callers send the messages. Else, a thread does.
-    pub(super) answers_at_once: bool,
+    pub(super) ends_with_process: bool,
     /// Wakes the thread.
     pub(super) woken: Arc<Notify>,
     /// Wakes those who wait until all slots are given back.
@@ -120,7 +120,7 @@ impl PermitTable {
         let table = Arc::new(Self {
             holder: holder_for(bytes, None),
             clock: Clock::monotonic(),
-            answers_at_once: store.answers_at_once(),
+            ends_with_process: store.ends_with_process(),
             state: Mutex::default(),
             woken: Arc::default(),
             given_back: Notify::new(),

@@ -174,7 +174,7 @@ impl Store for MemoryStore {
         StoreParts {
             block_list: self.inner.block_list.clone(),
             circuit_breaker: self.inner.circuit_breaker.clone(),
-            answers_at_once: true,
+            ends_with_process: true,
             ..StoreParts::default()
         }
     }

@@ -468,7 +468,7 @@ impl Store for RedisStore {
             circuit_breaker: engine.client.breakers.of_store.clone(),
             refusal_cache: Some(engine.refusal_cache.clone()),
             supports_leases: true,
-            answers_at_once: false,
+            ends_with_process: false,
         }
     }
 

@@ -150,7 +150,8 @@ fn parts<R: Rows>(
         circuit_breaker,
         refusal_cache: (!answers_at_once).then_some(refusal_cache),
         supports_leases: !answers_at_once,
-        answers_at_once,
+        // Another process may have the same database.
+        ends_with_process: false,
     }
 }
 

@@ -313,7 +313,7 @@ impl Store for TestStore {
         StoreParts {
             circuit_breaker: self.circuit_breaker.clone(),
             // It may hang.
-            answers_at_once: false,
+            ends_with_process: false,
             ..self.counts.parts()
         }
     }
