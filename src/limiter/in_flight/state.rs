@@ -376,12 +376,11 @@ impl State {
                 };
                 *answer = QuotaAnswer::from_micros(answer.used(), wait, 0);
             }
-            let check = level.check.check();
-            answer.estimate_waits(
-                check.quotas,
-                check.cost,
-                Duration::from_micros(median(times)),
-            );
+            if !answer.is_admitted() {
+                let check = level.check.check();
+                let wait = Duration::from_micros(median(times));
+                answer.estimate_waits(check.quotas, check.cost, wait);
+            }
         }
     }
 
