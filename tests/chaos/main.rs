@@ -5,6 +5,8 @@
 
 #[path = "../support/drive.rs"]
 mod drive;
+#[path = "../support/notes.rs"]
+mod notes;
 #[path = "../support/spans.rs"]
 mod spans;
 mod suite;
@@ -30,7 +32,6 @@ mod lost_replies;
 #[cfg(target_os = "linux")]
 mod many_keys;
 mod misconfigured;
-mod notes;
 mod reservations;
 mod storm;
 mod streams;

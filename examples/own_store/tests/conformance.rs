@@ -13,7 +13,7 @@ use tollgate_conformance::{Conformance, RowsConformance};
 
 #[path = "../../../tests/support/killed_processes.rs"]
 mod killed_processes;
-#[path = "../../../tests/chaos/notes.rs"]
+#[path = "../../../tests/support/notes.rs"]
 mod notes;
 #[path = "../../../tests/support/process.rs"]
 mod process;

@@ -17,7 +17,7 @@ mod limiter;
 #[expect(dead_code, reason = "other tests use the rest")]
 #[path = "../../../../tests/support/malformed_urls.rs"]
 mod malformed_urls;
-#[path = "../../../../tests/chaos/notes.rs"]
+#[path = "../../../../tests/support/notes.rs"]
 mod notes;
 mod parity;
 #[path = "../../../../tests/support/process.rs"]
