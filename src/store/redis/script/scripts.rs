@@ -1,7 +1,7 @@
 //! The scripts of a store, and how they are called.
 
 use std::fmt;
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, OnceLock};
 
 use redis::{Arg, Cmd, RedisWrite};
 
@@ -31,16 +31,17 @@ macro_rules! scripts {
         impl Scripts {
             /// Puts the same files behind another clock, for tests.
             pub(crate) fn with_clock(clock: &str) -> Self {
-                Self { $($name: Script::new(clock, joined!($($file)*)),)* }
+                let clock: Arc<str> = clock.into();
+                Self { $($name: Script::new(&clock, joined!($($file)*)),)* }
             }
 
             /// Returns the texts of the shared scripts by name, first those that decide; then the same behind the clock of
             /// the caller.
             pub(crate) fn texts() -> impl Iterator<Item = (&'static str, &'static str)> {
-                let own = [$((stringify!($name), &*SHARED.$name.by_clock.text)),*];
+                let own = [$((stringify!($name), &*SHARED.$name.by_clock().text)),*];
                 let by_argument = [$((
                     concat!(stringify!($name), "_clock_argument"),
-                    &*SHARED.$name.by_argument.text,
+                    &*SHARED.$name.by_argument().text,
                 )),*];
                 own.into_iter().chain(by_argument)
             }
@@ -108,10 +109,13 @@ impl fmt::Debug for Scripts {
     }
 }
 
-/// A script, behind the clock of the server and behind that of the caller.
+/// A script, behind the clock of the server and behind that of the caller. Each text is joined and hashed at its first call:
+/// a process calls few of them, and hashing all takes 22 million instructions.
 pub(crate) struct Script {
-    by_clock: Text,
-    by_argument: Text,
+    clock: Arc<str>,
+    files: &'static str,
+    by_clock: OnceLock<Text>,
+    by_argument: OnceLock<Text>,
 }
 
 /// A call of a script: the command, and the number that its reply has to echo.
@@ -120,32 +124,45 @@ pub(crate) struct ScriptCall {
     pub(crate) number: CallNumber,
 }
 
-/// A text with its hash, which is computed once.
+/// A text with its hash.
 struct Text {
     text: String,
     hash: String,
 }
 
 impl Text {
-    fn new(text: String) -> Self {
+    fn new(clock: &str, files: &str) -> Self {
+        let text = [clock, files].concat();
         let hash = redis::Script::new(&text).get_hash().to_owned();
         Self { text, hash }
     }
 }
 
 impl Script {
-    fn new(clock: &str, files: &str) -> Self {
+    fn new(clock: &Arc<str>, files: &'static str) -> Self {
         Self {
-            by_clock: Text::new([clock, files].concat()),
-            by_argument: Text::new([CLOCK_ARGUMENT, files].concat()),
+            clock: Arc::clone(clock),
+            files,
+            by_clock: OnceLock::new(),
+            by_argument: OnceLock::new(),
         }
+    }
+
+    fn by_clock(&self) -> &Text {
+        self.by_clock
+            .get_or_init(|| Text::new(&self.clock, self.files))
+    }
+
+    fn by_argument(&self) -> &Text {
+        self.by_argument
+            .get_or_init(|| Text::new(CLOCK_ARGUMENT, self.files))
     }
 
     /// Begins an EVALSHA, with room for so many keys of a length and so many arguments. The caller
     /// appends both, with the number of the call among the arguments.
     pub(crate) fn call(&self, keys: usize, args: usize, key_length: usize) -> ScriptCall {
         const NUMBER_LENGTH: usize = 12;
-        let hash = &self.by_clock.hash;
+        let hash = &self.by_clock().hash;
         let bytes = hash.len() + keys * key_length + args * NUMBER_LENGTH;
         let mut command = Cmd::with_capacity(3 + keys + args, bytes);
         command.arg("EVALSHA").arg(hash).arg(keys);
@@ -157,7 +174,7 @@ impl Script {
 
     /// Turns a call into one that tells the script the time, in microseconds since 1970.
     pub(crate) fn at_time(&self, call: &ScriptCall, time: u64) -> ScriptCall {
-        let mut command = copied(&call.command, "EVALSHA", &self.by_argument.hash);
+        let mut command = copied(&call.command, "EVALSHA", &self.by_argument().hash);
         command.arg(time);
         ScriptCall { command, ..*call }
     }
@@ -165,14 +182,12 @@ impl Script {
     /// Turns a call into an EVAL with the text, which the server caches. EVAL rather than SCRIPT LOAD: it
     /// takes one round trip, needs no further permission, and is routed by its keys.
     pub(crate) fn by_text(&self, call: &ScriptCall) -> Cmd {
-        let hash = Some(Arg::Simple(self.by_argument.hash.as_bytes()));
-        let tells_time = call.command.args_iter().nth(1) == hash;
-        let text = if tells_time {
-            &self.by_argument.text
-        } else {
-            &self.by_clock.text
-        };
-        copied(&call.command, "EVAL", text)
+        let called = call.command.args_iter().nth(1);
+        let by_argument = self.by_argument.get();
+        let by_argument =
+            by_argument.filter(|text| called == Some(Arg::Simple(text.hash.as_bytes())));
+        let text = by_argument.unwrap_or_else(|| self.by_clock());
+        copied(&call.command, "EVAL", &text.text)
     }
 }
 
