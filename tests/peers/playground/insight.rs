@@ -137,6 +137,11 @@ async fn a_first_visit_draws_a_burst_without_a_click_and_a_reload_does_not() {
         "{said}"
     );
     page.assert_counts(40).await;
+    // While the key is in use, no visit draws a burst.
+    page.browser.click("#reset").await;
+    page.browser
+        .until("#status", |text| text == "Counts of this key reset.")
+        .await;
     page.browser.client.refresh().await.expect("it reloads");
     page.browser.until("#remaining", |text| text != "–").await;
     sleep(Duration::from_millis(500)).await;

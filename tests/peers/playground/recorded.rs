@@ -60,8 +60,8 @@ async fn a_recorded_page_draws_its_burst_without_a_server_and_again_at_a_click()
     browser.click("[data-algorithm='gcra'] h3 button").await;
     browser.until(".figure dt", |text| text == "GCRA").await;
 
-    // Long after it, the burst is still drawn.
-    tokio::time::sleep(std::time::Duration::from_secs(8)).await;
+    // Long after it, the burst is still drawn: charts of windows of 5 s show 10 s, so it would leave them after 15 s.
+    tokio::time::sleep(std::time::Duration::from_secs(18)).await;
     let drawn = browser
         .client
         .execute_async(include_str!("texts.js"), Vec::new())

@@ -51,6 +51,9 @@ async fn free_requests_go_before_credits_and_the_ledger_restores_what_was_lost()
         let mut taken = Vec::new();
         for _ in 0..104 {
             let decision = billing.charge("ada", 10).await.expect("a decision");
+            // Either way, the service has a limit.
+            let last = decision.levels().last().expect("a level");
+            assert_eq!(last.limiter(), "service");
             taken.push(decision.alternative());
         }
         let (free, rest) = taken.split_at(100);
