@@ -182,10 +182,14 @@ async fn a_call_in_two_lines_is_refused_by_the_level_without_room() {
                 let levels = limiters.each_ref().map(|limiter| limiter.level("ada"));
                 RateLimiter::acquire_all(levels).await.map(drop)
             });
-            sleep(50 * MILLI).await;
+            // Until it stands in line: a queue of one call then has no place for another.
+            let next = full.queue(1);
+            while timeout(20 * MILLI, next.acquire("ada")).await.is_err() {
+                assert!(!both.is_finished(), "{order:?}");
+            }
             let behind = later(&free, 2);
-            let error = both.await.unwrap().unwrap_err();
-            assert!(names(&[error], "full"), "{order:?}");
+            let error = [both.await.unwrap().unwrap_err()];
+            assert!(names(&error, "full"), "{order:?}: {error:?}");
             drop((all, one));
             drop(behind.await.unwrap().unwrap());
         }

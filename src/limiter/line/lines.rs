@@ -432,6 +432,11 @@ impl Line {
         self.asking.iter().any(|asking| asking.is_trial)
     }
 
+    fn has_later_trial(&self, ticket: Ticket) -> bool {
+        let mut later = self.asking.iter().filter(|asking| ticket < asking.ticket);
+        later.any(|asking| asking.is_trial)
+    }
+
     fn keeps_first_waiting(&self, needs: Room, now: Instant) -> bool {
         !self.has_room(needs) || self.asked_at(needs) > Some(now)
     }
@@ -895,10 +900,12 @@ impl LinesState {
             .filter_map(|want| {
                 let line = self.lines.get(&want.line)?;
                 let lacks_room = line.lacks_room(ticket, want.needs, now);
-                Some((lacks_room, line.wait(ticket, now), want.line))
+                // What a later call asks for without knowing of it may be there.
+                let is_certain = lacks_room && !line.has_later_trial(ticket);
+                Some((is_certain, lacks_room, line.wait(ticket, now), want.line))
             })
-            .max_by_key(|(lacks_room, wait, _)| (*lacks_room, *wait))
-            .map(|(_, wait, line)| TooLate {
+            .max_by_key(|(is_certain, lacks_room, wait, _)| (*is_certain, *lacks_room, *wait))
+            .map(|(_, _, wait, line)| TooLate {
                 line,
                 wait,
                 why: WhyTooLate::WaitOver,
