@@ -12,7 +12,7 @@ use tollgate::store::Store;
 use tollgate::store::protocol::{CircuitBreaker, StoreFuture};
 use tollgate::{Error, ErrorKind, Quota, RateLimiter, RedisStore};
 
-use crate::notes::{Noted, Notes, Random, note, now, open_notes, until_begun};
+use crate::notes::{Noted, Notes, Random, hold, note, now, open_notes, until_begun};
 use crate::suite::{beside_others, child, patient, report, run, short_or_long, told, until};
 use crate::support::fakes::fake_store::FakeStore;
 use crate::support::node::Node;
@@ -107,14 +107,8 @@ fn take_permits(told: &str) {
                             }
                         };
                         let number = permits.fetch_add(1, Ordering::Relaxed);
-                        note(&file, format_args!("B {number} {key}"));
-                        let work = tokio::time::sleep(Duration::from_micros(random.below(2_000)));
-                        let is_lost = tokio::time::timeout_at(work.deadline(), permit.lost())
-                            .await
-                            .is_ok();
-                        let what = if is_lost { 'L' } else { 'E' };
-                        note(&file, format_args!("{what} {number} {key}"));
-                        drop(permit);
+                        let work = Duration::from_micros(random.below(2_000));
+                        hold(&file, permit, (number, key), work).await;
                     }
                 })
             })

@@ -1,16 +1,15 @@
 //! Processes that share a store, and are killed and replaced at random.
 #![allow(dead_code, reason = "each test uses a part")]
 
-use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
-use tollgate::{Acquired, Permit, Quota, RateLimiter, Store};
+use tollgate::{Acquired, Quota, RateLimiter, Store};
 
-use super::notes::{Noted, Random, note, now, open_notes};
+use super::notes::{Noted, Random, hold, note, now, open_notes};
 use super::process::{Process, argument, child};
 use super::several_processes::{until, used};
 
@@ -19,7 +18,7 @@ const PROCESSES: usize = 3;
 /// Longer than any test. A process whose test was killed ends after this time.
 const LIFE: Duration = Duration::from_secs(60);
 
-/// What a process needs to know.
+/// The orders of a process.
 pub(crate) struct Orders {
     /// Where the store is.
     pub(crate) url: String,
@@ -213,15 +212,6 @@ pub(crate) async fn take_slots(store: impl Store, orders: Orders) {
         }
     });
     run_until_killed(tasks).await;
-}
-
-/// Notes the beginning after the permit was taken, and the end before it is given back.
-async fn hold(file: &File, permit: Permit, (number, key): (u64, u64), work: Duration) {
-    note(file, format_args!("B {number} {key}"));
-    let is_lost = tokio::time::timeout(work, permit.lost()).await.is_ok();
-    let what = if is_lost { 'L' } else { 'E' };
-    note(file, format_args!("{what} {number} {key}"));
-    drop(permit);
 }
 
 /// Processes that [take slots](take_slots) are killed at random. The living ones never hold more than there are, and keep what

@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use tollgate::Permit;
+
 /// The time in microseconds, which all processes of the machine share.
 #[expect(
     clippy::disallowed_methods,
@@ -29,6 +31,15 @@ pub(crate) fn open_notes(path: &Path) -> Arc<File> {
 pub(crate) fn note(mut file: &File, words: fmt::Arguments<'_>) {
     let line = format!("{words} {}\n", now());
     file.write_all(line.as_bytes()).unwrap();
+}
+
+/// Holds a permit while the work lasts. Notes the beginning after the permit was taken, and the end before it is given back.
+pub(crate) async fn hold(file: &File, permit: Permit, (number, key): (u64, u64), work: Duration) {
+    note(file, format_args!("B {number} {key}"));
+    let is_lost = tokio::time::timeout(work, permit.lost()).await.is_ok();
+    let what = if is_lost { 'L' } else { 'E' };
+    note(file, format_args!("{what} {number} {key}"));
+    drop(permit);
 }
 
 /// The notes of a process, as they grow.
@@ -67,7 +78,7 @@ pub(crate) async fn until_begun(mut begun: impl FnMut() -> usize, permits: usize
     }
 }
 
-/// What all processes have noted of their permits.
+/// The permits that processes have noted.
 #[derive(Default)]
 pub(crate) struct Noted {
     /// The beginnings and the ends of permits: time, key, and what they add.

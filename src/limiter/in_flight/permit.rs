@@ -27,7 +27,7 @@ use crate::limiter::line::LineKey;
 ///
 /// # The thread of a store
 ///
-/// A store behind a network learns about slots from a thread of this process, `tollgate-slots`, with a tokio runtime of its
+/// A store that other processes may share learns about slots from a thread of this process, `tollgate-slots`, with a tokio runtime of its
 /// own. So a runtime of the program that is busy, idle or has ended stops no renewal and no release of others. The thread
 /// starts with the first slot of the store. It ends a minute after the last one, or with the last limiter of the store. It
 /// costs one more connection, on a cluster one for each node.

@@ -31,7 +31,7 @@ pub(in crate::limiter) struct PermitTable {
     pub(in crate::limiter) holder: [u8; 16],
     pub(super) clock: Clock,
     state: Mutex<State>,
-    /// Whether callers send the messages. Else, a thread does.
+    /// Whether the counts end with this process: then callers send the messages. Else, a thread does.
     pub(super) ends_with_process: bool,
     /// Wakes the thread.
     pub(super) woken: Arc<Notify>,

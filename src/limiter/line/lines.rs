@@ -900,7 +900,7 @@ impl LinesState {
             .filter_map(|want| {
                 let line = self.lines.get(&want.line)?;
                 let lacks_room = line.lacks_room(ticket, want.needs, now);
-                // What a later call asks for without knowing of it may be there.
+                // A later call asks there without knowing of room, and its part of it may come back.
                 let is_certain = lacks_room && !line.has_later_trial(ticket);
                 Some((is_certain, lacks_room, line.wait(ticket, now), want.line))
             })

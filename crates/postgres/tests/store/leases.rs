@@ -87,7 +87,7 @@ async fn use_units(orders: Orders) {
     run_until_killed(tasks).await;
 }
 
-/// What processes have noted of their checks.
+/// The answers that processes have noted.
 #[derive(Default)]
 struct Answers {
     admitted: Vec<Admission>,

@@ -14,9 +14,6 @@ use super::stored::stored_units;
 use crate::clocks::BEGIN;
 use crate::server::Keyspace;
 
-/// How long a call may still wait after a later one had its permit, in milliseconds: calls of one round trip may change places.
-const OVERTAKEN: u64 = 20;
-
 /// The time from a block to the next look at the list, a round trip, and the time between two checks, in milliseconds.
 const BLOCK_SEEN: u64 = 1_300;
 
@@ -39,24 +36,13 @@ pub(crate) fn judge_now(world: &mut World, plan: &Plan, keys: &Keyspace) {
 
 /// Calls of a process get the slots of a key in the order of their arrival.
 ///
-/// A waiting call that is told to ask is in the next message. A try that came before that may be in the current one, since both
-/// have room, and be answered that much earlier.
-///
 /// Not judged where processes stop: a line lets others pass a task that stands still.
 fn judge_order(world: &mut World, plan: &Plan) {
-    if world.record.overtaken.is_empty() {
-        return;
-    }
-    let deadline = Limits::draw(plan).deadline;
-    let is_late = |overtaken: &Overtaken| {
-        let message = if overtaken.by_waiting { 0 } else { deadline };
-        overtaken.at + OVERTAKEN + message < world.now
-    };
     let late: Vec<(u64, Overtaken)> = world
         .record
         .overtaken
         .iter()
-        .filter(|(_, overtaken)| is_late(overtaken))
+        .filter(|(_, overtaken)| overtaken.until < world.now)
         .map(|(call, overtaken)| (*call, *overtaken))
         .collect();
     for (call, overtaken) in late {

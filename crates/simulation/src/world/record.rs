@@ -39,7 +39,8 @@ pub(crate) struct Asked {
 /// How a call was overtaken.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Overtaken {
-    pub(crate) at: u64,
+    /// The time after which it may not wait any more.
+    pub(crate) until: u64,
     /// The later call, and whether it would have waited.
     pub(crate) by: u64,
     pub(crate) by_waiting: bool,
@@ -92,8 +93,8 @@ pub(crate) struct Record {
     /// Calls that a later one has overtaken.
     pub(crate) overtaken: BTreeMap<u64, Overtaken>,
     pub(crate) asked: BTreeMap<u64, Asked>,
-    /// When the server last ran a command of each process about a limiter and key.
-    pub(crate) ran_at: BTreeMap<(String, usize), u64>,
+    /// When the server last ran a command about a limiter and key, by process.
+    pub(crate) ran_at: BTreeMap<String, BTreeMap<usize, u64>>,
     /// When a slot of a key was last taken or given back.
     pub(crate) changed_at: BTreeMap<(&'static str, &'static str), u64>,
     pub(crate) blocks: Vec<BlockedSpan>,
@@ -129,12 +130,12 @@ impl Record {
 
     /// Returns when the server last ran a command of another process about a limiter and key.
     pub(crate) fn ran_for_others(&self, limiter: &str, key: &str, process: usize) -> u64 {
-        let limiter_and_key = format!("{limiter},{key}");
-        let of_key = self
-            .ran_at
-            .iter()
-            .filter(|((name, by), _)| *by != process && *name == limiter_and_key);
-        of_key.map(|(_, at)| *at).max().unwrap_or(0)
+        let ran_at = self.ran_at.get(&format!("{limiter},{key}"));
+        let others = ran_at
+            .into_iter()
+            .flatten()
+            .filter(|(by, _)| **by != process);
+        others.map(|(_, at)| *at).max().unwrap_or(0)
     }
 
     pub(crate) fn charged(&mut self, limiter: &'static str, key: &str) -> &mut ChargedUnits {

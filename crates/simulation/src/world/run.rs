@@ -179,7 +179,8 @@ impl Scene {
         if let Some(process) = world.network.sender(call) {
             let now = world.now;
             for (_, text) in command.iter().filter_map(|arg| limiter_and_key(arg)) {
-                world.record.ran_at.insert((text, process), now);
+                let ran_at = world.record.ran_at.entry(text).or_default();
+                ran_at.insert(process, now);
             }
         }
         world.log.count("commands");

@@ -16,6 +16,9 @@ const RECOVERY: u64 = 2_000;
 /// How soon after a call its refusal is known where nothing fails, in milliseconds.
 const REFUSED: u64 = 60;
 
+/// How long a call may still wait after a later one had its permit, in milliseconds: calls of one round trip may change places.
+const OVERTAKEN: u64 = 20;
+
 /// A task of a process, with random numbers of its own.
 pub(super) struct Client {
     pub(super) world: SharedWorld,
@@ -95,7 +98,7 @@ impl Client {
             // A call waits for units once it was refused. A later one may ask before that, which was forgotten.
             let asked = &world.record.asked;
             let own = asked[&call];
-            // Of calls in one round trip, a smaller one may pass if another process takes units in that moment.
+            // A smaller call of the same round trip may pass if another process takes units in that moment.
             let is_contended =
                 world.record.ran_for_others(limiter, key, self.process) + REFUSED >= now;
             earlier.retain(|other| {
@@ -103,9 +106,12 @@ impl Client {
                 asked[other].at + REFUSED < own.at && !(is_smaller && is_contended)
             });
         }
+        // A waiting call that is told to ask is in the next message. A try that came before that may be in the current one, since
+        // both have room, and be answered that much earlier.
+        let message = if waits { 0 } else { self.limits.deadline };
         for other in earlier.into_iter().filter(|_| is_admitted && is_judged) {
             let overtaken = Overtaken {
-                at: now,
+                until: now + OVERTAKEN + message,
                 by: call,
                 by_waiting: waits,
             };
