@@ -1,7 +1,7 @@
 //! The keys of a limiter with a lease: their rate of use, and the units that this process holds.
 
-use std::array;
 use std::sync::MutexGuard;
+use std::{array, mem};
 
 use hashbrown::HashTable;
 use hashbrown::hash_table::Entry;
@@ -56,6 +56,8 @@ struct LeasedKey {
     fingerprint: Fingerprint,
     subject: OwnedSubject,
     use_rate: UseRate,
+    /// When it was checked last.
+    checked_at: u64,
     limit_part: LimitPart,
     /// The grants, in the order in which they are used. One without units may get some back.
     grants: SmallVec<[Grant; 2]>,
@@ -114,12 +116,13 @@ impl LeaseTable {
             return TakenUnits::default();
         };
         key.use_rate.record(cost, now, times.period);
+        let gap = now.saturating_sub(mem::replace(&mut key.checked_at, now));
         let held = key.held(now);
         let mut result = key.take(cost, held, now, answer);
         // If the check asks the store for many units, a request at the same time could take them away.
         let left = held.saturating_sub(cost);
         if key.may_ask(left, now) && (result.is_complete || key.is_small(cost, now, times)) {
-            result.ask = key.ask(now, times);
+            result.ask = key.ask(now, gap, times);
         }
         if !result.is_complete {
             result.asked_at = now;
@@ -285,6 +288,7 @@ impl LeasedKey {
             fingerprint,
             subject: subject.into(),
             use_rate: UseRate::starting_at(now),
+            checked_at: now,
             limit_part: LimitPart::starting_at(now),
             grants: SmallVec::new(),
             is_asking: false,
@@ -381,14 +385,14 @@ impl LeasedKey {
         !self.is_asking && (now >= self.looks_at || held < self.enough)
     }
 
-    /// `None` if what is at hand will last.
-    fn ask(&mut self, now: u64, times: Times) -> Option<Ask> {
+    /// `None` if what is at hand will last. `gap` is the time since the last check: the next one may take as long.
+    fn ask(&mut self, now: u64, gap: u64, times: Times) -> Option<Ask> {
         let uses = self.use_rate.uses(now, times.period);
         if !times.is_worth_a_grant(uses.checks) {
             return None;
         }
         // A grant that ends within this time has to be replaced.
-        let ahead = times.ahead();
+        let ahead = times.ahead(gap);
         let held = u64::from(self.held(now + ahead));
         let needed = times.uses_within(ahead, uses.units) + 1;
         if held > needed {

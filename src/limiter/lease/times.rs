@@ -12,7 +12,8 @@ const FEWEST_SERVED: u64 = 3;
 /// are the most checks, and from 20 ms on the fewest.
 const SAVED_WAIT: u64 = 60_000;
 
-/// The part of a lease by which units are asked for earlier than a round trip ahead, and the most round trips.
+/// Units are asked for earlier than a round trip ahead: by these round trips or by the time until the next check, at most by this part
+/// of a lease.
 const MARGIN_PART: u64 = 8;
 const MARGIN_ROUND_TRIPS: u64 = 2;
 
@@ -38,9 +39,10 @@ impl Times {
         self.served(checks) >= needed.clamp(FEWEST_SERVED, MOST_SERVED)
     }
 
-    /// Returns how long the units at hand have to last, or more are asked for.
-    pub(super) fn ahead(self) -> u64 {
-        let margin = (MARGIN_ROUND_TRIPS * self.round_trip).min(self.period / MARGIN_PART);
+    /// Returns how long the units at hand have to last, or more are asked for. The next check comes after such a gap.
+    pub(super) fn ahead(self, gap: u64) -> u64 {
+        let margin = (MARGIN_ROUND_TRIPS * self.round_trip).max(gap);
+        let margin = margin.min(self.period / MARGIN_PART);
         self.round_trip + margin
     }
 
@@ -77,10 +79,13 @@ mod tests {
     }
 
     #[test]
-    fn units_are_asked_for_three_round_trips_ahead_or_by_an_eighth_of_a_long_lease_earlier() {
-        let ahead = |period, round_trip| Times { period, round_trip }.ahead();
-        assert_eq!(ahead(50_000, 200), 600);
-        assert_eq!(ahead(3_000_000, 80_000), 240_000);
-        assert_eq!(ahead(1_000_000, 250_000), 375_000);
+    fn units_are_asked_for_a_round_trip_ahead_and_by_two_or_a_gap_or_an_eighth_of_a_lease_earlier()
+    {
+        let ahead = |period, round_trip, gap| Times { period, round_trip }.ahead(gap);
+        assert_eq!(ahead(50_000, 200, 0), 600);
+        assert_eq!(ahead(50_000, 200, 5_000), 5_200);
+        assert_eq!(ahead(50_000, 200, 50_000), 6_450);
+        assert_eq!(ahead(3_000_000, 80_000, 33_000), 240_000);
+        assert_eq!(ahead(1_000_000, 250_000, 33_000), 375_000);
     }
 }

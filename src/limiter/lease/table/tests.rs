@@ -7,7 +7,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
-use crate::clock::TestClock;
+use crate::clock::{TestClock, certain_part};
 use crate::decision::{QuotaAnswer, Source};
 use crate::quota::Quota;
 
@@ -126,6 +126,36 @@ fn units_are_asked_for_before_those_at_hand_are_used_up() {
     let (checks, third) = ask_by(&table, subject, &clock, times, 10_000);
     // A round trip and an eighth of a lease ahead. The 22 that are left end before they would be used.
     assert_eq!((checks, third.map(|ask| ask.units)), (48, Some(70)));
+}
+
+#[test]
+fn a_key_that_is_checked_in_bursts_asks_before_the_burst_that_would_find_no_units() {
+    let (clock, table) = table();
+    let subject = ada();
+    let times = Times {
+        period: 50_000,
+        round_trip: 200,
+    };
+    let mut without_units = 0;
+    for burst in 0..100 {
+        clock.advance(Duration::from_millis(5));
+        let mut asked = None;
+        for _ in 0..20 {
+            let taken = table.take(subject, 1, times, &mut Answer::default());
+            asked = asked.or(taken.ask);
+            // Until its rate is known.
+            if burst >= 20 && !taken.is_complete {
+                without_units += 1;
+            }
+        }
+        // The reply comes before the next burst.
+        if let Some(ask) = asked {
+            let grant = grant(&table, burst, ask.units, certain_part(times.period));
+            assert!(table.add(subject, ask, grant));
+            table.end_request(subject, 0);
+        }
+    }
+    assert_eq!(without_units, 0);
 }
 
 #[test]
