@@ -113,6 +113,17 @@ impl Answer {
         self.quotas.push(answer);
     }
 
+    /// Puts the answer to a quota in its place. The places may be filled in any order, and all of them are.
+    #[cfg(feature = "redis")]
+    #[inline]
+    pub(crate) fn put(&mut self, place: usize, answer: QuotaAnswer) {
+        match self.quotas.get_mut(place) {
+            Some(earlier) => *earlier = answer,
+            // It stands for those in front, which come later.
+            None => self.quotas.resize(place + 1, answer),
+        }
+    }
+
     pub(crate) fn set_scope(&mut self, scope: CountScope) {
         for answer in &mut self.quotas {
             answer.receipt.scope = scope;

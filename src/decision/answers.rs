@@ -26,6 +26,12 @@ impl Answers {
         self.iter().all(Answer::is_admitted)
     }
 
+    #[cfg(feature = "redis")]
+    #[inline]
+    pub(crate) fn push(&mut self, answer: Answer) {
+        self.0.push(answer);
+    }
+
     pub(crate) fn into_answers(self) -> impl Iterator<Item = Answer> {
         self.0.into_iter()
     }

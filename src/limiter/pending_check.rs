@@ -344,11 +344,15 @@ impl PendingCheck {
         max_age: Duration,
     ) -> Result<bool, Error> {
         let are_admitted = answers.are_admitted();
-        if !are_admitted {
+        if are_admitted {
+            if !sent.is_empty() {
+                self.forget_outdated_refusals();
+            }
+        } else {
             self.estimate_waits(answers);
-        }
-        if !sent.is_empty() {
-            self.remember(sent, answers, max_age);
+            if !sent.is_empty() {
+                self.remember(sent, answers, max_age);
+            }
         }
         self.take_in(answers, are_admitted)
     }
@@ -363,6 +367,14 @@ impl PendingCheck {
                 first.limiter().0.store.ask(&checks, sent)
             }
             [] => StoreFuture::ready(Ok(Answers::default())),
+        }
+    }
+
+    #[inline]
+    fn forget_outdated_refusals(&self) {
+        for level in asked(&self.levels) {
+            let store = &level.limiter().0.store;
+            store.forget_outdated_refusals(level.check());
         }
     }
 

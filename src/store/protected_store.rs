@@ -190,6 +190,14 @@ impl ProtectedStore {
         }
     }
 
+    /// Removes the remembered refusals of a key, as a check of it was admitted.
+    #[inline]
+    pub(crate) fn forget_outdated_refusals(&self, admitted: Check<'_>) {
+        if let Some(cache) = &self.parts.refusal_cache {
+            cache.record_admission(admitted);
+        }
+    }
+
     /// Remembers the answers to checks that were decided together: refusals, for at most `max_age`. An admission
     /// removes the refusals of its key.
     ///

@@ -190,8 +190,7 @@ impl RefusalCache {
         }
     }
 
-    /// Remembers a refusal, for at most `max_age`. An admission removes the refusals of its key, because the
-    /// waits of other costs are now longer than remembered.
+    /// Remembers a refusal, for at most `max_age`.
     #[inline]
     pub(super) fn record(
         &self,
@@ -200,6 +199,9 @@ impl RefusalCache {
         answer: &Answer,
         max_age: Duration,
     ) {
+        let Some(wait) = longest_wait(answer) else {
+            return self.record_admission(check);
+        };
         if !self.remembers(check) {
             return;
         }
@@ -208,14 +210,6 @@ impl RefusalCache {
         } = &*self.inner;
         let fingerprint = check.subject.fingerprint();
         let known = refusals.get(&fingerprint);
-        let stripe = self.stripe(fingerprint);
-        let Some(wait) = longest_wait(answer) else {
-            if known.is_some() {
-                let _guard = stripe.lock.lock();
-                self.remove(fingerprint);
-            }
-            return;
-        };
         let now = settings.clock.now();
         // The same check may have been in flight twice.
         let is_known = known
@@ -225,6 +219,7 @@ impl RefusalCache {
         if is_known {
             return;
         }
+        let stripe = self.stripe(fingerprint);
         let guard = stripe.lock.lock();
         if stripe.generation() != mark.generation {
             return;
@@ -250,6 +245,19 @@ impl RefusalCache {
         refusals.insert(fingerprint, all.collect());
         drop(guard);
         self.record_len();
+    }
+
+    /// Removes the refusals of a key that was charged, because the waits of other costs are now longer than remembered.
+    #[inline]
+    pub(super) fn record_admission(&self, check: Check<'_>) {
+        if !self.remembers(check) {
+            return;
+        }
+        let fingerprint = check.subject.fingerprint();
+        if self.inner.refusals.get(&fingerprint).is_some() {
+            let _guard = self.stripe(fingerprint).lock.lock();
+            self.remove(fingerprint);
+        }
     }
 
     fn remembers(&self, check: Check<'_>) -> bool {

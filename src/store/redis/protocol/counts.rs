@@ -226,6 +226,12 @@ impl<'a> Count<'a> {
         header
     }
 
+    /// The quotas of a row, those that one counter counts together.
+    pub(super) fn by_counter(&self) -> impl Iterator<Item = &[(usize, &'a Quota)]> {
+        self.quotas
+            .chunk_by(|(_, quota), (_, next)| self.header(quota) == self.header(next))
+    }
+
     fn have_shares(&self) -> bool {
         self.quotas().any(|quota| !quota.share_list().is_none())
     }

@@ -21,7 +21,7 @@ use super::last_reply::LastReply;
 use super::packed_counter::{self, TakenCounter};
 use super::server_name::ServerName;
 use crate::algorithm::CountState;
-use crate::decision::{Answers, QuotaAnswer, Receipt, Source, Wait};
+use crate::decision::{Answer, Answers, QuotaAnswer, Receipt, Source, Wait};
 use crate::error::Error;
 use crate::quota::Quota;
 
@@ -328,22 +328,18 @@ impl<'r> ReplyReader<'r, '_> {
         charge: &EntryCharge,
         reply: impl Fn(&CountReply, (&Count<'_>, &Quota), usize) -> Option<QuotaAnswer>,
     ) -> Answers {
-        let mut quota_answers = SmallVec::<[((usize, usize), QuotaAnswer); 4]>::new();
+        let mut answers = Answers::default();
+        for _ in 0..group.checks {
+            let answer = Answer::at(self.time, Source::Redis, []);
+            answers.push(answer.with_extra_units(charge.extra));
+        }
         for (level, replied) in group.levels.iter().zip(&charge.levels) {
             let count = self.plan.count(level);
             for (at, (place, quota)) in count.quotas.iter().enumerate() {
-                let answer = reply(replied, (count, quota), at);
-                quota_answers.extend(answer.map(|answer| ((level.check, *place), answer)));
+                if let Some(answer) = reply(replied, (count, quota), at) {
+                    answers[level.check].put(*place, answer);
+                }
             }
-        }
-        quota_answers.sort_by_key(|(place, _)| *place);
-        let mut answers = Answers::empty(group.checks);
-        for answer in answers.iter_mut() {
-            answer.clear(self.time, Source::Redis);
-            answer.set_extra_units(charge.extra);
-        }
-        for ((check, _), quota_answer) in quota_answers {
-            answers[check].push(quota_answer);
         }
         answers
     }
@@ -417,23 +413,20 @@ impl<'r> ReplyReader<'r, '_> {
             return Err(self.malformed(OTHER_COUNTERS));
         };
         let mut counters = SmallVec::<[CountState; 1]>::new();
-        let mut last = None;
-        for quota in count.quotas() {
-            let header = count.header(quota);
-            if last.as_ref() == Some(&header) {
-                counters.extend(counters.last().cloned());
-                continue;
-            }
-            let algorithm = quota.algorithm();
-            counters.push(match packed_counter::take(algorithm, &mut bytes) {
+        for quotas in count.by_counter() {
+            let algorithm = quotas[0].1.algorithm();
+            let counter = match packed_counter::take(algorithm, &mut bytes) {
                 TakenCounter::Counter(counter) => counter,
                 TakenCounter::Nonsense => {
                     self.nonsense = Some("a counter of numbers that are not whole");
                     CountState::empty(algorithm)
                 }
                 TakenCounter::Missing => return Err(self.malformed(OTHER_COUNTERS)),
-            });
-            last = Some(header);
+            };
+            for _ in 1..quotas.len() {
+                counters.push(counter.clone());
+            }
+            counters.push(counter);
         }
         if bytes.is_empty() {
             Ok(counters)
