@@ -420,9 +420,10 @@ impl PendingCheck {
     fn take_in(&mut self, answers: &mut Answers, are_admitted: bool) -> Result<bool, Error> {
         let mut answers = answers.iter_mut();
         for level in self.levels.iter_mut().filter(|level| level.is_to_ask()) {
-            let mut none = Answer::default();
-            let answer = answers.next().unwrap_or(&mut none);
-            level.take_in(answer, are_admitted)?;
+            match answers.next() {
+                Some(answer) => level.take_in(answer, are_admitted)?,
+                None => level.take_in(&mut Answer::default(), are_admitted)?,
+            }
         }
         Ok(are_admitted)
     }

@@ -186,10 +186,9 @@ fn add_headers(dialects: &Headers, decision: &DecisionView, head: &mut response:
 ///
 /// A request that an inner layer rejected was charged here. So was one that the service answers with a 429.
 fn told_wait(decision: &DecisionView, head: &mut response::Parts) -> Option<Duration> {
-    let own = retry_wait(decision).unwrap_or_default();
     let headers = &mut head.headers;
     if let Some(rejection) = head.extensions.get_mut::<Rejection>() {
-        rejection.lengthen_wait(own, headers);
+        rejection.lengthen_wait(retry_wait(decision), headers);
         return rejection.told.wait;
     }
     if head.status != StatusCode::TOO_MANY_REQUESTS {
@@ -197,13 +196,13 @@ fn told_wait(decision: &DecisionView, head: &mut response::Parts) -> Option<Dura
     }
     // The format of its own reset is not known, so that its numbers stay as they are.
     if inner_remaining(headers).is_none() {
-        lengthen_retry_after(own, headers);
+        lengthen_retry_after(retry_wait(decision), headers);
     }
     retry_after(headers)
 }
 
-/// Returns the shortest wait until this layer can admit the same request again. `None` if it can now.
-fn retry_wait(decision: &DecisionView) -> Option<Duration> {
+/// Returns the shortest wait until this layer can admit the same request again.
+fn retry_wait(decision: &DecisionView) -> Duration {
     decision
         .quotas()
         .filter(|quota| quota.quota().is_rate())
@@ -211,6 +210,7 @@ fn retry_wait(decision: &DecisionView) -> Option<Duration> {
         .filter(|quota| !quota.quota().is_soft())
         .filter_map(rate_wait)
         .max()
+        .unwrap_or_default()
 }
 
 fn rate_wait(quota: QuotaDecision<'_>) -> Option<Duration> {
