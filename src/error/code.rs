@@ -96,9 +96,9 @@ impl Code {
     /// Call `acquire` or `try_acquire`.
     pub(crate) const HOLDS_NOTHING: Self = Self::new("tollgate::E014", Misconfigured);
 
-    /// `settle_level` was called with a limiter that has no level in the decision.
+    /// `settle_level` or `add_level` was called with a limiter that has no level in the decision.
     ///
-    /// Pass a limiter of the check, or call `settle`.
+    /// Pass a limiter of the check, or call `settle` or `add`.
     pub(crate) const OTHER_LIMITER: Self = Self::new("tollgate::E015", Misconfigured);
 
     /// A check of alternatives is asked for what it cannot do: more than 8 alternatives or levels, a wait, a lease, slots in

@@ -177,7 +177,7 @@ impl Decision {
 
     /// Of several levels of the limiter's name, it is the first that holds units. `None` if the decision charged no key at
     /// all. Fails if only limiters of other names made the decision.
-    fn find_level(&self, limiter: &RateLimiter) -> Result<Option<usize>, Error> {
+    pub(super) fn find_level(&self, limiter: &RateLimiter) -> Result<Option<usize>, Error> {
         if self.levels().len() == 0 {
             return Ok(None);
         }

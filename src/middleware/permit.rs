@@ -94,13 +94,13 @@ pub(super) struct ReservedUnits(SharedPermit);
 impl ReservedUnits {
     pub(super) fn add(&self, level: LevelDecision<'_>, units: u32) {
         if let Some(permit) = &mut *self.0.lock() {
-            permit.add_to_level(level, units);
+            permit.add_units(level, units);
         }
     }
 
     pub(super) fn settle(&self, level: LevelDecision<'_>, used: u32) {
         if let Some(permit) = &mut *self.0.lock() {
-            permit.settle_level(level, used);
+            permit.settle_units(level, used);
         }
     }
 }

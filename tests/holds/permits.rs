@@ -43,6 +43,38 @@ async fn what_was_added_is_charged_and_the_rest_returns() {
 }
 
 #[tokio::test]
+async fn each_limiter_of_a_permit_is_charged_what_was_added_to_it_and_settled_apart() {
+    let store = MemoryStore::new();
+    let reserving = |name: &str| {
+        let limiter = RateLimiter::new(store.clone(), Quota::total(1_000, DAY));
+        limiter.name(name).reserve_lease(LEASE)
+    };
+    let limiters = ["tokens", "cents", "calls"].map(reserving);
+    let [tokens, cents, calls] = &limiters;
+    let levels = limiters
+        .iter()
+        .map(|limiter| limiter.level("ada").cost(100));
+    let mut permit = RateLimiter::acquire_all(levels).await.unwrap();
+    permit.add_level(tokens, 30).unwrap();
+    permit.add_level(tokens, 5).unwrap();
+    permit.add_level(cents, 2).unwrap();
+    let error = permit.add_level(&reserving("others"), 9).unwrap_err();
+    assert_eq!(error.code(), "tollgate::E015");
+    permit.settle_level(cents, 7).unwrap();
+    // Nothing is held of it any more.
+    permit.settle_level(cents, 50).unwrap();
+    permit.add_level(cents, 50).unwrap();
+    until_used(cents, 7).await;
+    assert_eq!((held(tokens).await, held(cents).await), (65, 0));
+    assert_eq!(held(calls).await, 100);
+    permit.add(1);
+    drop(permit);
+    until_used(tokens, 36).await;
+    until_used(calls, 1).await;
+    until_used(cents, 7).await;
+}
+
+#[tokio::test]
 async fn a_permit_that_is_dropped_without_a_word_is_charged_as_a_whole() {
     on_both(async |limiter| {
         drop(reserve(limiter, 40).await);

@@ -9,6 +9,7 @@ use super::table::{HeldSlots, LEASE_SHORTENED};
 use crate::decision::LevelDecision;
 use crate::error::Error;
 use crate::limiter::decision::{Decision, DecisionView};
+use crate::limiter::limiter::RateLimiter;
 use crate::limiter::line::LineKey;
 
 /// Slots of a quota [in flight](crate::Quota::in_flight), or units of a limiter with a
@@ -88,7 +89,8 @@ impl Permit {
     /// [`reserve_lease`](crate::RateLimiter::reserve_lease). More than it holds may be used: all is charged.
     ///
     /// It asks no store: what was added is charged with the next renewal, at most a third of the lease later, or when the
-    /// permit is dropped. Then the rest returns. Of several keys, the units are those of each. It does nothing for slots.
+    /// permit is dropped. Then the rest returns. Of several keys, the units are those of each: for one of them, use
+    /// [`add_level`](Self::add_level). It does nothing for slots.
     ///
     /// # Examples
     ///
@@ -111,6 +113,48 @@ impl Permit {
         for slots in &mut self.slots {
             slots.add(units, |_| true);
         }
+    }
+
+    /// Takes units that were used from those that the permit holds of the keys of one limiter, as [`add`](Self::add) does.
+    ///
+    /// Use it if several limiters hold units that count different things, such as money beside tokens.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error of kind [`Misconfigured`](crate::ErrorKind::Misconfigured) if the permit has no level of a limiter with
+    /// this name: then nothing is added.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+    /// use std::time::Duration;
+    /// use tollgate::{MemoryStore, Quota, RateLimiter};
+    ///
+    /// let store = MemoryStore::new();
+    /// let lease = Duration::from_secs(15);
+    /// let tokens = RateLimiter::new(store.clone(), Quota::per_day(50_000));
+    /// let tokens = tokens.name("tokens").reserve_lease(lease);
+    /// let cents = RateLimiter::new(store, Quota::per_day(900));
+    /// let cents = cents.name("cents").reserve_lease(lease);
+    ///
+    /// let levels = [tokens.level("acme").cost(4_000), cents.level("acme").cost(12)];
+    /// let mut permit = RateLimiter::acquire_all(levels).await?;
+    /// permit.add_level(&tokens, 1_300)?;
+    /// permit.add_level(&cents, 4)?;
+    /// drop(permit);
+    /// assert_eq!(tokens.peek("acme").await?.used(), 1_300);
+    /// assert_eq!(cents.peek("acme").await?.used(), 4);
+    /// # Ok::<(), tollgate::Error>(())
+    /// # }).unwrap();
+    /// ```
+    pub fn add_level(&mut self, limiter: &RateLimiter, units: u32) -> Result<(), Error> {
+        self.decision.find_level(limiter)?;
+        let name = &limiter.0.facts.id.name;
+        for slots in &mut self.slots {
+            slots.add(units, |line| line.limiter.name == *name);
+        }
+        Ok(())
     }
 
     /// Charges what was used, with what was [added](Self::add) before, and gives the rest of the units back.
@@ -139,13 +183,28 @@ impl Permit {
         }
     }
 
-    pub(crate) fn add_to_level(&mut self, level: LevelDecision<'_>, units: u32) {
+    /// Charges what was used of the keys of one limiter, and gives the rest of their units back, as [`settle`](Self::settle) does.
+    /// The permit holds nothing more of them, and keeps the others.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error in the same case as [`add_level`](Self::add_level): then nothing is settled.
+    pub fn settle_level(&mut self, limiter: &RateLimiter, used: u32) -> Result<(), Error> {
+        self.decision.find_level(limiter)?;
+        let name = &limiter.0.facts.id.name;
+        for slots in &mut self.slots {
+            slots.settle(used, |line| line.limiter.name == *name);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn add_units(&mut self, level: LevelDecision<'_>, units: u32) {
         for slots in &mut self.slots {
             slots.add(units, |line| is_line_of(line, level));
         }
     }
 
-    pub(crate) fn settle_level(&mut self, level: LevelDecision<'_>, used: u32) {
+    pub(crate) fn settle_units(&mut self, level: LevelDecision<'_>, used: u32) {
         for slots in &mut self.slots {
             slots.settle(used, |line| is_line_of(line, level));
         }
