@@ -419,7 +419,7 @@ proptest! {
                     let known = grants.get_mut(&number);
                     prop_assert_eq!(left, known.map_or(0, |(left, end)| {
                         *end = 0;
-                        std::mem::take(left)
+                        mem::take(left)
                     }));
                 }
                 Step::Advance(micros) => clock.advance(Duration::from_micros(micros)),
