@@ -190,7 +190,6 @@ impl ProtectedStore {
         }
     }
 
-    /// Removes the remembered refusals of a key, as a check of it was admitted.
     #[inline]
     pub(crate) fn forget_outdated_refusals(&self, admitted: Check<'_>) {
         if let Some(cache) = &self.parts.refusal_cache {

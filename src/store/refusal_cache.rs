@@ -247,13 +247,13 @@ impl RefusalCache {
         self.record_len();
     }
 
-    /// Removes the refusals of a key that was charged, because the waits of other costs are now longer than remembered.
     #[inline]
     pub(super) fn record_admission(&self, check: Check<'_>) {
         if !self.remembers(check) {
             return;
         }
         let fingerprint = check.subject.fingerprint();
+        // The waits of other costs are now longer than remembered.
         if self.inner.refusals.get(&fingerprint).is_some() {
             let _guard = self.stripe(fingerprint).lock.lock();
             self.remove(fingerprint);
