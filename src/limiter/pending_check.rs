@@ -344,13 +344,13 @@ impl PendingCheck {
         max_age: Duration,
     ) -> Result<bool, Error> {
         let are_admitted = answers.are_admitted();
-        if are_admitted {
-            if !sent.is_empty() {
-                self.forget_outdated_refusals();
-            }
-        } else {
+        if !are_admitted {
             self.estimate_waits(answers);
-            if !sent.is_empty() {
+        }
+        if !sent.is_empty() {
+            if are_admitted {
+                self.forget_outdated_refusals();
+            } else {
                 self.remember(sent, answers, max_age);
             }
         }

@@ -110,9 +110,7 @@ impl Permit {
     /// # }).unwrap();
     /// ```
     pub fn add(&mut self, units: u32) {
-        for slots in &mut self.slots {
-            slots.add(units, |_| true);
-        }
+        self.add_where(units, |_| true);
     }
 
     /// Takes units that were used from those that the permit holds of the keys of one limiter, as [`add`](Self::add) does.
@@ -150,10 +148,7 @@ impl Permit {
     /// ```
     pub fn add_level(&mut self, limiter: &RateLimiter, units: u32) -> Result<(), Error> {
         self.decision.find_level(limiter)?;
-        let name = &limiter.0.facts.id.name;
-        for slots in &mut self.slots {
-            slots.add(units, |line| line.limiter.name == *name);
-        }
+        self.add_where(units, |line| is_line_of_limiter(line, limiter));
         Ok(())
     }
 
@@ -178,9 +173,7 @@ impl Permit {
     /// # }).unwrap();
     /// ```
     pub fn settle(mut self, used: u32) {
-        for slots in &mut self.slots {
-            slots.settle(used, |_| true);
-        }
+        self.settle_where(used, |_| true);
     }
 
     /// Charges what was used of the keys of one limiter, and gives the rest of their units back, as [`settle`](Self::settle) does.
@@ -191,22 +184,27 @@ impl Permit {
     /// Returns an error in the same case as [`add_level`](Self::add_level): then nothing is settled.
     pub fn settle_level(&mut self, limiter: &RateLimiter, used: u32) -> Result<(), Error> {
         self.decision.find_level(limiter)?;
-        let name = &limiter.0.facts.id.name;
-        for slots in &mut self.slots {
-            slots.settle(used, |line| line.limiter.name == *name);
-        }
+        self.settle_where(used, |line| is_line_of_limiter(line, limiter));
         Ok(())
     }
 
     pub(crate) fn add_units(&mut self, level: LevelDecision<'_>, units: u32) {
-        for slots in &mut self.slots {
-            slots.add(units, |line| is_line_of(line, level));
-        }
+        self.add_where(units, |line| is_line_of(line, level));
     }
 
     pub(crate) fn settle_units(&mut self, level: LevelDecision<'_>, used: u32) {
+        self.settle_where(used, |line| is_line_of(line, level));
+    }
+
+    fn add_where(&mut self, units: u32, is_meant: impl Fn(LineKey) -> bool) {
         for slots in &mut self.slots {
-            slots.settle(used, |line| is_line_of(line, level));
+            slots.add(units, &is_meant);
+        }
+    }
+
+    fn settle_where(&mut self, used: u32, is_meant: impl Fn(LineKey) -> bool) {
+        for slots in &mut self.slots {
+            slots.settle(used, &is_meant);
         }
     }
 
@@ -266,6 +264,10 @@ impl Permit {
             }
         }
     }
+}
+
+fn is_line_of_limiter(line: LineKey, limiter: &RateLimiter) -> bool {
+    line.limiter.name == limiter.0.facts.id.name
 }
 
 fn is_line_of(line: LineKey, level: LevelDecision<'_>) -> bool {
