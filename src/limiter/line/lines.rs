@@ -212,8 +212,17 @@ struct Call {
     bounds: WaitBounds,
     phase: Phase,
     patience: Patience,
+    /// Where it was refused last. That line may be gone.
+    refused_at: Option<RefusedAt>,
     waker: Option<Waker>,
     runtime: Option<runtime::Id>,
+}
+
+/// A key without room for a call, and the wait that this suggests.
+#[derive(Clone, Copy)]
+struct RefusedAt {
+    line: LineKey,
+    wait: Duration,
 }
 
 #[derive(Clone, Copy)]
@@ -538,6 +547,7 @@ impl Call {
             bounds,
             phase,
             patience: Patience::default(),
+            refused_at: None,
             waker: None,
             runtime: None,
         }
@@ -708,6 +718,7 @@ impl LinesState {
             call.patience = known.patience;
             self.wakers.extend(known.waker);
         }
+        call.refused_at = self.longest_refusal(refusals, now);
         for want in with_room {
             call.patience.let_pass(want.line, now);
         }
@@ -745,6 +756,21 @@ impl LinesState {
         }
         self.advance(now);
         self.verify_waits(ticket)
+    }
+
+    fn longest_refusal(&self, refusals: &[(Want, Refusal)], now: Instant) -> Option<RefusedAt> {
+        refusals
+            .iter()
+            .map(|(want, refusal)| {
+                let line = self.lines.get(&want.line);
+                let suggested = line.map_or(Duration::ZERO, |line| line.suggested_wait);
+                let fits_in = refusal.fits_at.map(|at| at.saturating_duration_since(now));
+                RefusedAt {
+                    line: want.line,
+                    wait: fits_in.unwrap_or(suggested),
+                }
+            })
+            .max_by_key(|refused_at| refused_at.wait)
     }
 
     /// Keeps a call whose message was refused, and lets it stand at all its keys if its patience has ended. Returns whether it is
@@ -891,25 +917,32 @@ impl LinesState {
         self.step_out(ticket, Phase::TooLate(too_late));
     }
 
-    /// Ends the wait of a call whose time is over: by the key that it lacks, or else by the one with the longest
-    /// wait. `None` if there is no line of its keys.
+    /// Ends the wait of a call whose time is over: by the key that it lacks, or else by the one that has refused it last, or by the
+    /// one with the longest wait. `None` if there is no line of its keys.
     fn wait_over(&self, ticket: Ticket, now: Instant) -> Option<TooLate> {
         let call = self.calls.get(&ticket)?;
-        call.wants
+        let (is_certain, longest) = call
+            .wants
             .iter()
             .filter_map(|want| {
                 let line = self.lines.get(&want.line)?;
                 let lacks_room = line.lacks_room(ticket, want.needs, now);
                 // A later call asks there without knowing of room, and its part of it may come back.
                 let is_certain = lacks_room && !line.has_later_trial(ticket);
-                Some((is_certain, lacks_room, line.wait(ticket, now), want.line))
+                let refused_at = RefusedAt {
+                    line: want.line,
+                    wait: line.wait(ticket, now),
+                };
+                Some((is_certain, refused_at))
             })
-            .max_by_key(|(is_certain, lacks_room, wait, _)| (*is_certain, *lacks_room, *wait))
-            .map(|(_, _, wait, line)| TooLate {
-                line,
-                wait,
-                why: WhyTooLate::WaitOver,
-            })
+            .max_by_key(|(is_certain, at)| (*is_certain, at.wait))?;
+        let last = call.refused_at.filter(|_| !is_certain);
+        let RefusedAt { line, wait } = last.unwrap_or(longest);
+        Some(TooLate {
+            line,
+            wait,
+            why: WhyTooLate::WaitOver,
+        })
     }
 
     /// Takes in that units of a key were given back in this process: the first call asks whether that is enough for it.
@@ -1358,6 +1391,68 @@ mod tests {
         // It was told to ask.
         assert!(lines.returned_slots(want.line, 1, false, &mut Woken::default()));
         assert!(lines.is_behind(2, [want].into_iter()));
+    }
+
+    /// By then, it has left the line of the key that has refused it, which may have room again.
+    #[test]
+    fn a_wait_that_ends_while_a_later_call_asks_at_another_key_is_put_down_to_the_key_that_refused()
+    {
+        let limiter = RateLimiter::new(MemoryStore::new(), Quota::in_flight(2));
+        let [full, free] = ["full", "free"].map(|key| AskedLevel::new(&limiter, key, 1).want());
+        let two = Want {
+            needs: Room { units: 0, slots: 2 },
+            ..free
+        };
+        let lines = Lines::default();
+        let wait = Arc::new(PermitWait::begin([]));
+        let later = Instant::now() + 10 * POLL;
+        let wait = SlotWait {
+            wait: Arc::downgrade(&wait),
+            bounds: WaitBounds {
+                until: later,
+                max_calls: usize::MAX,
+                longest_attempt: IDLE,
+            },
+        };
+        let left = |slots| {
+            Some(Room {
+                units: u32::MAX,
+                slots,
+            })
+        };
+        let suggested = Some(Duration::from_secs(5));
+        let refused = [(full, left(0), suggested), (free, left(1), None)];
+        lines.take_in(1, &refused, Some(&wait), &mut Woken::default());
+        let behind = [(two, left(1), suggested)];
+        lines.take_in(2, &behind, Some(&wait), &mut Woken::default());
+        for (ticket, wants, refused, with_room) in [
+            (1, [full, free].as_slice(), full, [free].as_slice()),
+            (2, &[two], two, &[]),
+        ] {
+            let refusal = Refusal {
+                ticket,
+                fits_at: None,
+                rate: None,
+                step: None,
+            };
+            let refused = RefusedCall {
+                wants: wants.into(),
+                bounds: wait.bounds,
+                refusals: &[(refused, refusal)],
+                with_room,
+                fits_at: None,
+            };
+            let now = Instant::now();
+            let stands = lines.with(|state| state.stand_refused(ticket, refused, now));
+            assert!(stands.is_ok());
+        }
+        let poll = |ticket| lines.with(|state| state.poll(ticket, Waker::noop(), None, later));
+        assert!(matches!(poll(2), Turn::Ask));
+        let Turn::TooLate(too_late) = poll(1) else {
+            panic!("the wait goes on");
+        };
+        assert!(too_late.line == full.line);
+        assert_eq!(too_late.wait, Duration::from_secs(5));
     }
 
     #[test]
