@@ -190,7 +190,7 @@ impl RefusalCache {
         }
     }
 
-    /// Remembers a refusal, for at most `max_age`.
+    /// Remembers a refusal, for at most `max_age`. An admission makes it forget those of the key.
     #[inline]
     pub(super) fn record(
         &self,

@@ -182,6 +182,29 @@ impl Permit {
     /// # Errors
     ///
     /// Returns an error in the same case as [`add_level`](Self::add_level): then nothing is settled.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+    /// use std::time::Duration;
+    /// use tollgate::{MemoryStore, Quota, RateLimiter};
+    ///
+    /// let store = MemoryStore::new();
+    /// let tokens = RateLimiter::new(store.clone(), Quota::per_day(50_000))
+    ///     .name("tokens")
+    ///     .reserve_lease(Duration::from_secs(15));
+    /// let streams = RateLimiter::new(store, Quota::in_flight(2)).name("streams");
+    ///
+    /// let levels = [tokens.level("acme").cost(4_000), streams.level("acme")];
+    /// let mut permit = RateLimiter::acquire_all(levels).await?;
+    /// permit.settle_level(&tokens, 640)?;
+    /// assert_eq!(tokens.peek("acme").await?.used(), 640);
+    /// // The slot is held until the permit is dropped.
+    /// assert_eq!(streams.peek("acme").await?.used(), 1);
+    /// # Ok::<(), tollgate::Error>(())
+    /// # }).unwrap();
+    /// ```
     pub fn settle_level(&mut self, limiter: &RateLimiter, used: u32) -> Result<(), Error> {
         self.decision.find_level(limiter)?;
         self.settle_where(used, |line| is_line_of_limiter(line, limiter));
