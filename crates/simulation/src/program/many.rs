@@ -9,9 +9,6 @@ use super::arguments::Run;
 use super::world_process;
 use crate::world::{Plan, Report};
 
-/// In one of so many worlds, the branches of the scripts are counted, if that was asked for.
-const COUNTED: u64 = 3;
-
 /// One of so many worlds runs a second time, which has to be the same.
 const REPEATED: u64 = 50;
 
@@ -84,9 +81,8 @@ fn next_plan(run: &Run, seeds: &Mutex<std::ops::Range<u64>>, since: Instant) -> 
         let wanted = shown_by.or(run.cast);
         wanted.is_none_or(|cast| cast == plan.cast())
     })?;
-    let seed = plan.seed;
     plan.planted = run.planted;
-    plan.counts_branches = run.needs_coverage && seed % COUNTED == 1;
+    plan.counts_branches = run.needs_coverage;
     Some(plan)
 }
 

@@ -316,6 +316,7 @@ impl Faults {
         server.server.forget_scripts();
         if loses_data {
             server.server.with_keys(crate::server::Keyspace::clear);
+            server.spoiled.clear();
             excuse(shared, Excuse::Loss);
             shared.lock().ledger.excuse(None);
         }
@@ -352,6 +353,8 @@ impl Faults {
         if let Some((_, key)) = budget_of(name) {
             shared.lock().ledger.excuse(Some(&key));
         }
+        // An earlier one would remove what was written after this one has left.
+        server.spoiled.retain(|(_, spoiled)| spoiled != name);
         server.spoiled.push((until, name.clone()));
     }
 
