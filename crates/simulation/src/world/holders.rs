@@ -11,7 +11,7 @@ use crate::server::{Keyspace, StoredKey};
 /// How much longer than a lease a killed process may hold any, in milliseconds: the last one who asks then sees the entry.
 const LATE: u64 = 50;
 
-/// How long an entry about units is kept after its lease, in microseconds.
+/// How long an entry with something spent is kept after its lease, in microseconds.
 const KEPT: i64 = 3_600_000_000;
 
 /// The random bytes of a holder.
@@ -27,6 +27,7 @@ pub(super) struct HolderEntry {
     pub(super) sequence: i64,
     /// The slots or units that it holds.
     pub(super) held: u32,
+    pub(super) has_spent: bool,
     /// By the clock of the server, in microseconds.
     pub(super) ends: i64,
 }
@@ -46,6 +47,7 @@ impl HolderEntry {
             holder: bytes.get(..16)?.try_into().ok()?,
             sequence: number_at(bytes, 16)?,
             held: u32::from_be_bytes(bytes.get(24..28)?.try_into().ok()?),
+            has_spent: number_at(bytes, 32)? > 0,
             ends: number_at(bytes, 40)?,
         })
     }
@@ -174,7 +176,7 @@ impl Holders {
     /// Remembers until when the entries are kept.
     pub(super) fn remember(&mut self, after: HolderEntries) {
         for (key, entry) in after.0 {
-            let kept = if key.ends_with(b":held") { KEPT } else { 0 };
+            let kept = if entry.has_spent { KEPT } else { 0 };
             self.kept_until
                 .insert((key, entry.holder), entry.ends + kept);
         }
