@@ -60,6 +60,8 @@ pub fn main() -> ExitCode {
 }
 
 fn run_many(run: &Run) -> bool {
+    // Else nobody would see that a planted fault has lost its rule: all tests run worlds, and plant none.
+    Planted::verify_all();
     let since = Instant::now();
     let outcome = many::run(run);
     print_sum(&outcome.sum);
@@ -136,17 +138,13 @@ fn shrunk(plan: &Plan) -> bool {
 
 /// Plants each fault, and prints a table. Returns whether each was found.
 fn run_planted(run: &Run) -> bool {
+    Planted::verify_all();
     let mut are_found = true;
     println!("| planted fault | different | promise that breaks | worlds |\n|---|---|---|---|");
     for fault in Planted::all() {
         if run.planted.is_some_and(|one| one.name != fault.name) {
             continue;
         }
-        assert!(
-            fault.is_current(),
-            "no script has the rule of {}",
-            fault.name
-        );
         let outcome = many::run(&Run {
             planted: Some(fault),
             ..run.clone()
