@@ -37,6 +37,9 @@ pub(crate) fn draw_quality(plan: &Plan, random: &mut Random) -> Quality {
     }
 }
 
+/// What another program writes.
+const FOREIGN_TEXT: &str = "foreign bytes, which are no value";
+
 /// The server, and how it is.
 pub(crate) struct ServerState {
     pub(crate) server: Server,
@@ -65,6 +68,16 @@ impl ServerState {
 
     fn run_as_stranger(&mut self, command: &[Vec<u8>]) {
         let _ = self.server.run(command);
+    }
+
+    /// Returns whether a key still has what another program has written: it may have been lost, or refused by a full server.
+    fn is_spoiled(&mut self, name: &[u8]) -> bool {
+        let text = [b"GET".to_vec(), name.to_vec()];
+        let field = [b"HGET".to_vec(), name.to_vec(), b"field".to_vec()];
+        [text.as_slice(), field.as_slice()].iter().any(|command| {
+            let reply = self.server.run(command);
+            matches!(reply, Reply::Bulk(bytes) if bytes == FOREIGN_TEXT.as_bytes())
+        })
     }
 
     /// Runs a command, unless the server refuses it.
@@ -316,7 +329,6 @@ impl Faults {
         server.server.forget_scripts();
         if loses_data {
             server.server.with_keys(crate::server::Keyspace::clear);
-            server.spoiled.clear();
             excuse(shared, Excuse::Loss);
             shared.lock().ledger.excuse(None);
         }
@@ -339,9 +351,9 @@ impl Faults {
             return;
         };
         let value: &[&str] = if self.random.one_in(2) {
-            &["SET", "foreign bytes, which are no value", "PX", "60000"]
+            &["SET", FOREIGN_TEXT, "PX", "60000"]
         } else {
-            &["HSET", "field", "text"]
+            &["HSET", "field", FOREIGN_TEXT]
         };
         let rest = value[1..].iter().map(|word| word.as_bytes().to_vec());
         let mut command = vec![value[0].as_bytes().to_vec(), name.clone()];
@@ -353,8 +365,6 @@ impl Faults {
         if let Some((_, key)) = budget_of(name) {
             shared.lock().ledger.excuse(Some(&key));
         }
-        // An earlier one would remove what was written after this one has left.
-        server.spoiled.retain(|(_, spoiled)| spoiled != name);
         server.spoiled.push((until, name.clone()));
     }
 
@@ -365,10 +375,10 @@ impl Faults {
         }
         let spoiled = std::mem::take(&mut server.spoiled);
         for (until, name) in spoiled {
-            if until <= now {
-                server.run_as_stranger(&[b"UNLINK".to_vec(), name]);
-            } else {
+            if until > now {
                 server.spoiled.push((until, name));
+            } else if server.is_spoiled(&name) {
+                server.run_as_stranger(&[b"UNLINK".to_vec(), name]);
             }
         }
         server.refusal = server.refusal.filter(|(until, _)| *until > now);
