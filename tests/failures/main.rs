@@ -4,6 +4,8 @@
 mod support;
 
 #[cfg(feature = "redis")]
+mod lateness;
+#[cfg(feature = "redis")]
 mod outage_log;
 mod policies;
 mod recorded;

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use tollgate::{Decision, Error, ErrorKind, Quota, RateLimiter, RedisStore};
 
+use crate::lateness::with_lateness;
 use crate::support::costs::{calls, forget_calls};
 use crate::support::node::Node;
 use crate::support::redis_server::{RedisServer, run, signal};
@@ -40,18 +41,6 @@ async fn drive(limiter: &RateLimiter, time: Duration) -> Vec<(Duration, Result<D
         decisions.push(check.await.unwrap());
     }
     decisions
-}
-
-/// How late the latest of many short sleeps ended: the time for which this machine let nothing run.
-async fn lateness_during(time: Duration) -> Duration {
-    let (begin, turn) = (Instant::now(), Duration::from_millis(5));
-    let mut latest = Duration::ZERO;
-    while begin.elapsed() < time {
-        let slept = Instant::now();
-        tokio::time::sleep(turn).await;
-        latest = latest.max(slept.elapsed().saturating_sub(turn));
-    }
-    latest
 }
 
 fn assert_soon_after(begin: Instant) {
@@ -95,8 +84,7 @@ async fn a_server_that_wakes_runs_no_more_than_two_stale_calls() {
     let _ = decided(&limiter, "ada").await;
     forget_calls(&mut server.connect());
     signal(&server, "STOP");
-    let lateness = tokio::spawn(lateness_during(Duration::from_millis(1_700)));
-    let decisions = drive(&limiter, Duration::from_millis(1_500)).await;
+    let (decisions, late) = with_lateness(drive(&limiter, Duration::from_millis(1_500))).await;
     // Until no probe is in flight, which would not be stale.
     tokio::time::sleep(DEADLINE * 2).await;
     signal(&server, "CONT");
@@ -105,7 +93,6 @@ async fn a_server_that_wakes_runs_no_more_than_two_stale_calls() {
         assert!(is_of_outage(decision), "{decision:?}");
     }
     let slowest = decisions.iter().map(|(time, _)| *time).max().unwrap();
-    let late = lateness.await.unwrap();
     assert!(
         slowest < DEADLINE + Duration::from_millis(100) + late,
         "{slowest:?}, {late:?} late"
@@ -303,9 +290,7 @@ async fn many_waiters_share_one_connection_attempt() {
             }
         }
     });
-    let lateness = tokio::spawn(lateness_during(Duration::from_millis(600)));
-    let decisions = drive(&limiter, Duration::from_millis(300)).await;
-    let late = lateness.await.unwrap();
+    let (decisions, late) = with_lateness(drive(&limiter, Duration::from_millis(300))).await;
     for (time, decision) in decisions {
         assert!(is_of_outage(&decision), "{decision:?}");
         let bound = DEADLINE + Duration::from_millis(100) + late;

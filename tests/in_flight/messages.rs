@@ -169,8 +169,7 @@ async fn who_waits_for_a_rate_keeps_nobody_from_a_slot() {
     tokio::time::sleep(Duration::from_millis(50)).await;
     let (bob, took) = timed(acquire("bob")).await;
     println!("{took:?}");
-    // Half of what ada waits.
-    assert!(took < Duration::from_secs(1), "{took:?}");
+    assert!(took < Duration::from_millis(200), "{took:?}");
     drop(bob.unwrap());
     let ada = waiting.await.unwrap().unwrap();
     assert!(ada.decision().is_allowed());

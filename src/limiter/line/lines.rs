@@ -212,17 +212,10 @@ struct Call {
     bounds: WaitBounds,
     phase: Phase,
     patience: Patience,
-    /// Where it was refused last. That line may be gone.
-    refused_at: Option<RefusedAt>,
+    /// The key that has refused it last. That line may be gone.
+    refused_at: Option<TooLate>,
     waker: Option<Waker>,
     runtime: Option<runtime::Id>,
-}
-
-/// A key without room for a call, and the wait that this suggests.
-#[derive(Clone, Copy)]
-struct RefusedAt {
-    line: LineKey,
-    wait: Duration,
 }
 
 #[derive(Clone, Copy)]
@@ -718,7 +711,6 @@ impl LinesState {
             call.patience = known.patience;
             self.wakers.extend(known.waker);
         }
-        call.refused_at = self.longest_refusal(refusals, now);
         for want in with_room {
             call.patience.let_pass(want.line, now);
         }
@@ -747,6 +739,13 @@ impl LinesState {
                 });
             }
         }
+        let refused_at = refusals
+            .iter()
+            .map(|(want, _)| self.too_late(ticket, want.line, WhyTooLate::WaitOver, now))
+            .max_by_key(|too_late| too_late.wait);
+        if let Some(call) = self.calls.get_mut(&ticket) {
+            call.refused_at = refused_at;
+        }
         if is_new {
             self.came_to_wait(ticket, now);
         }
@@ -756,21 +755,6 @@ impl LinesState {
         }
         self.advance(now);
         self.verify_waits(ticket)
-    }
-
-    fn longest_refusal(&self, refusals: &[(Want, Refusal)], now: Instant) -> Option<RefusedAt> {
-        refusals
-            .iter()
-            .map(|(want, refusal)| {
-                let line = self.lines.get(&want.line);
-                let suggested = line.map_or(Duration::ZERO, |line| line.suggested_wait);
-                let fits_in = refusal.fits_at.map(|at| at.saturating_duration_since(now));
-                RefusedAt {
-                    line: want.line,
-                    wait: fits_in.unwrap_or(suggested),
-                }
-            })
-            .max_by_key(|refused_at| refused_at.wait)
     }
 
     /// Keeps a call whose message was refused, and lets it stand at all its keys if its patience has ended. Returns whether it is
@@ -908,13 +892,17 @@ impl LinesState {
     }
 
     fn end_wait(&mut self, ticket: Ticket, key: LineKey, why: WhyTooLate, now: Instant) {
+        let too_late = self.too_late(ticket, key, why, now);
+        self.step_out(ticket, Phase::TooLate(too_late));
+    }
+
+    fn too_late(&self, ticket: Ticket, key: LineKey, why: WhyTooLate, now: Instant) -> TooLate {
         let line = self.lines.get(&key);
-        let too_late = TooLate {
+        TooLate {
             line: key,
             wait: line.map_or(Duration::ZERO, |line| line.wait(ticket, now)),
             why,
-        };
-        self.step_out(ticket, Phase::TooLate(too_late));
+        }
     }
 
     /// Ends the wait of a call whose time is over: by the key that it lacks, or else by the one that has refused it last, or by the
@@ -929,20 +917,12 @@ impl LinesState {
                 let lacks_room = line.lacks_room(ticket, want.needs, now);
                 // A later call asks there without knowing of room, and its part of it may come back.
                 let is_certain = lacks_room && !line.has_later_trial(ticket);
-                let refused_at = RefusedAt {
-                    line: want.line,
-                    wait: line.wait(ticket, now),
-                };
-                Some((is_certain, refused_at))
+                let too_late = self.too_late(ticket, want.line, WhyTooLate::WaitOver, now);
+                Some((is_certain, too_late))
             })
-            .max_by_key(|(is_certain, at)| (*is_certain, at.wait))?;
+            .max_by_key(|(is_certain, too_late)| (*is_certain, too_late.wait))?;
         let last = call.refused_at.filter(|_| !is_certain);
-        let RefusedAt { line, wait } = last.unwrap_or(longest);
-        Some(TooLate {
-            line,
-            wait,
-            why: WhyTooLate::WaitOver,
-        })
+        Some(last.unwrap_or(longest))
     }
 
     /// Takes in that units of a key were given back in this process: the first call asks whether that is enough for it.

@@ -37,7 +37,7 @@ pub(crate) fn draw_quality(plan: &Plan, random: &mut Random) -> Quality {
     }
 }
 
-/// What another program writes.
+/// The text that another program writes.
 const FOREIGN_TEXT: &str = "foreign bytes, which are no value";
 
 /// The server, and how it is.
@@ -70,7 +70,8 @@ impl ServerState {
         let _ = self.server.run(command);
     }
 
-    /// Returns whether a key still has what another program has written: it may have been lost, or refused by a full server.
+    /// Returns whether a key still has the text of another program. Data may have been lost since, or a full server may have
+    /// refused it.
     fn is_spoiled(&mut self, name: &[u8]) -> bool {
         let text = [b"GET".to_vec(), name.to_vec()];
         let field = [b"HGET".to_vec(), name.to_vec(), b"field".to_vec()];
