@@ -69,7 +69,8 @@ impl RateLimiter {
     /// task runs later, also while the store fails. A call that lacks another key, that waits for a rate, or that backs off after
     /// an error, lets later ones have its slots, as [`until_ready`](Self::until_ready) describes. So does one whose task is not
     /// polled for a second. Calls that were asked in one round trip may change places. If there are slots for both, a
-    /// [`try_acquire`](Self::try_acquire) may be answered one round trip before a call that was told to ask.
+    /// [`try_acquire`](Self::try_acquire) may be answered one round trip before a call that was told to ask. If another process
+    /// takes the other slot in that time, the call goes on waiting.
     ///
     /// There is no order between processes, or between [shares](crate::Quota::shares): each asks about every 25 ms, for at most
     /// 4 000 keys a second, and at once when one of its own permits is dropped. For more slots or another cost, see

@@ -91,10 +91,14 @@ impl HolderEntries {
         self.1 == 0
     }
 
+    fn find(&self, key: &[u8], holder: HolderId) -> Option<&HolderEntry> {
+        let mut entries = self.0.iter();
+        let found = entries.find(|(name, entry)| name == key && entry.holder == holder);
+        found.map(|(_, entry)| entry)
+    }
+
     fn has(&self, key: &[u8], holder: HolderId) -> bool {
-        self.0
-            .iter()
-            .any(|(name, entry)| name == key && entry.holder == holder)
+        self.find(key, holder).is_some()
     }
 }
 
@@ -106,6 +110,8 @@ pub(crate) struct Holders {
     kept_until: BTreeMap<(Vec<u8>, HolderId), i64>,
     /// Until when a killed process may hold any, by the time of the world.
     due: BTreeMap<(Vec<u8>, HolderId), u64>,
+    /// When a holder last took any, by the time of the world.
+    taken_at: BTreeMap<(Vec<u8>, HolderId), u64>,
 }
 
 impl Holders {
@@ -171,6 +177,30 @@ impl Holders {
         Some(format!(
             "a late message takes {held} {what} of {key}, which its holder has given back"
         ))
+    }
+
+    /// Remembers which holders have taken any.
+    pub(super) fn remember_taken(
+        &mut self,
+        before: &HolderEntries,
+        after: &HolderEntries,
+        now: u64,
+    ) {
+        for (key, entry) in &after.0 {
+            let held = before.find(key, entry.holder).map_or(0, |entry| entry.held);
+            if entry.held > held {
+                self.taken_at.insert((key.clone(), entry.holder), now);
+            }
+        }
+    }
+
+    /// Returns when another process last took slots of a limiter and key.
+    pub(super) fn taken_by_others(&self, limiter: &str, key: &str, own: Life) -> Option<u64> {
+        let name = format!("tollgate:v3:{{{limiter},{key}}}:slots");
+        let of_others = self.taken_at.iter().filter(|((key, holder), _)| {
+            key == name.as_bytes() && self.owners.get(holder) != Some(&own)
+        });
+        of_others.map(|(_, at)| *at).max()
     }
 
     /// Remembers until when the entries are kept.

@@ -34,6 +34,8 @@ pub(crate) struct HeldPermit {
 pub(crate) struct Asked {
     pub(crate) at: u64,
     pub(crate) units: u32,
+    /// When the server had last run a command of its process about the key.
+    pub(crate) ran_at: u64,
 }
 
 /// How a call was overtaken.
@@ -126,6 +128,13 @@ impl Record {
     pub(crate) fn end_credit(&mut self, limiter: &'static str, key: &str, index: usize, to: u64) {
         let credits = self.credits.entry((limiter, key.to_owned())).or_default();
         credits[index].to = to;
+    }
+
+    /// Returns when the server last ran a command of a process about a limiter and key.
+    pub(crate) fn ran_for(&self, limiter: &str, key: &str, process: usize) -> u64 {
+        let ran_at = self.ran_at.get(&format!("{limiter},{key}"));
+        let own = ran_at.and_then(|ran_at| ran_at.get(&process));
+        own.copied().unwrap_or(0)
     }
 
     /// Returns when the server last ran a command of another process about a limiter and key.

@@ -67,6 +67,7 @@ impl World {
             Some(sender) => holders.take_in(sender, lives, self.now, before, &after),
             None => holders.take_in_late(before, &after, server_time),
         };
+        holders.remember_taken(before, &after, self.now);
         holders.remember(after);
         if let Some(text) = violation {
             self.log.violated(format_args!("{text}"));

@@ -65,7 +65,8 @@ impl Client {
         let at = world.now;
         let line = (self.process, limiter, key);
         world.record.lines.entry(line).or_default().push_back(call);
-        world.record.asked.insert(call, Asked { at, units });
+        let ran_at = world.record.ran_for(limiter, key, self.process);
+        world.record.asked.insert(call, Asked { at, units, ran_at });
         world.log.note(format_args!(
             "process {}: call {call} asks for {units} of {limiter} {key}",
             self.process
@@ -107,9 +108,16 @@ impl Client {
             });
         }
         // A waiting call that is told to ask is in the next message. A try that came before that may be in the current one, since
-        // both have room, and be answered that much earlier.
+        // both have room, and be answered that much earlier. If another process has taken the other slot since the command that
+        // left both, the call goes on waiting, which was forgotten. When the try came, that command was under way at the earliest.
         let message = if waits { 0 } else { self.limits.deadline };
-        for other in earlier.into_iter().filter(|_| is_admitted && is_judged) {
+        let own_life = (self.process, self.life);
+        let taken_at = world.holders.taken_by_others(limiter, key, own_life);
+        let own = world.record.asked[&call];
+        let left_at = own.ran_at.max(own.at.saturating_sub(message));
+        let is_excused = !waits && taken_at.is_some_and(|at| at >= left_at);
+        let is_judged = is_admitted && is_judged && !is_excused;
+        for other in earlier.into_iter().filter(|_| is_judged) {
             let overtaken = Overtaken {
                 until: now + OVERTAKEN + message,
                 by: call,
