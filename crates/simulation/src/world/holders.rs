@@ -3,7 +3,7 @@
 //! A process that was killed returns what it holds within a lease. A message that comes late takes nothing that its holder has
 //! given back, unless it is more than a lease late.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
 
 use redis::Script;
@@ -51,6 +51,11 @@ impl HolderEntry {
         let entries = text.and_then(|text| text.get(1..)).unwrap_or_default();
         let entries = entries.chunks_exact(48);
         entries.filter_map(Self::read).collect()
+    }
+
+    /// Returns whether it has ended so long ago that the next command forgets what it has spent.
+    pub(super) const fn is_forgotten(&self, server_time: i64) -> bool {
+        self.has_spent && self.ends + KEPT <= server_time
     }
 
     fn read(bytes: &[u8]) -> Option<Self> {
@@ -126,6 +131,8 @@ pub(crate) struct Holders {
     kept_until: BTreeMap<(Vec<u8>, HolderId), i64>,
     /// Until when a killed process may hold any, by the time of the world.
     due: BTreeMap<(Vec<u8>, HolderId), u64>,
+    /// The keys of which a command has clamped the ends since the server's clock has stepped.
+    clamped: BTreeSet<Vec<u8>>,
     /// When a holder last took any, by the time of the world.
     taken_at: BTreeMap<(Vec<u8>, HolderId), u64>,
 }
@@ -223,6 +230,7 @@ impl Holders {
     pub(super) fn remember(&mut self, after: HolderEntries) {
         for (key, entry) in after.0 {
             let kept = if entry.has_spent { KEPT } else { 0 };
+            self.clamped.insert(key.clone());
             self.kept_until
                 .insert((key, entry.holder), entry.ends + kept);
         }
@@ -232,5 +240,16 @@ impl Holders {
     pub(super) fn forget_times(&mut self) {
         self.kept_until.clear();
         self.due.clear();
+        self.clamped.clear();
+    }
+
+    /// Returns the slots or units of a key whose lease goes on. None if nobody has asked since the server's clock stepped.
+    pub(super) fn still_held(&self, stored: &StoredKey<'_>, server_time: i64) -> u32 {
+        if !self.clamped.contains(stored.name) {
+            return 0;
+        }
+        let entries = HolderEntry::read_all(stored);
+        let held = entries.iter().filter(|entry| entry.ends > server_time);
+        held.map(|entry| entry.held).sum()
     }
 }

@@ -10,7 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::budgets::{BUDGET, RESERVE_LEASE, StoredBudget};
-use super::holders::{HolderId, Holders, Life};
+use super::holders::{HolderEntry, HolderId, Holders, Life};
 
 /// The longest time until use is charged where nothing fails, in milliseconds: a third of a lease by a slow clock, and a round
 /// trip.
@@ -229,13 +229,19 @@ impl Ledger {
             Ok(charged) => charged,
             Err(charged) => return Some(format!("the counts of {key} are charged {charged:?}")),
         };
-        let mut senders = after.entries.iter().filter(|entry| {
+        // An entry that has ended an hour ago stops no late message: the clock may have stepped by that. This was forgotten.
+        let entry_before = |entry: &HolderEntry| {
             let earlier = before.entry(entry.holder);
+            earlier
+                .filter(|earlier| earlier.ends == entry.ends || !earlier.is_forgotten(server_time))
+        };
+        let mut senders = after.entries.iter().filter(|entry| {
+            let earlier = entry_before(entry);
             earlier.is_none_or(|earlier| earlier.sequence < entry.sequence)
         });
         let sender = senders.next();
         if let Some(entry) = sender {
-            let earlier = before.entry(entry.holder);
+            let earlier = entry_before(entry);
             let is_forgotten = account.may_forget && earlier.is_none();
             if is_forgotten {
                 account.forgotten.insert(entry.holder);

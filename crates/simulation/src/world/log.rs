@@ -140,7 +140,8 @@ impl TracedKey {
 
     fn shows(&self, event: &str) -> bool {
         let is_named = self.0.iter().any(|form| event.contains(form.as_str()));
-        is_named || event.starts_with("fault:") || event.starts_with("VIOLATION")
+        let of_all = ["fault:", "the clock steps", "VIOLATION"];
+        is_named || of_all.iter().any(|begin| event.starts_with(begin))
     }
 }
 

@@ -5,7 +5,6 @@
 
 use std::collections::BTreeMap;
 
-use super::holders::HolderEntry;
 use super::limits::{Bound, Limits, SLOT_LEASE, SLOTS, Spans};
 use super::plan::{FaultKind, Plan};
 use super::record::{HeldSpan, Overtaken, Use};
@@ -286,16 +285,11 @@ fn judge_blocks(world: &mut World, plan: &Plan) {
 
 /// When all clients have gone, no holder has slots or units.
 ///
-/// An entry that ends more than a lease from now was written before the clock stepped back, and nobody has asked since: the
-/// next one who asks clamps it, which this promise had forgotten.
+/// Where the clock stepped back and nobody has asked since, an entry may last: the next one who asks clamps its end, which this
+/// promise had forgotten.
 fn judge_rest(world: &mut World, keys: &Keyspace) {
     for stored in keys.keys() {
-        let latest = keys.now + SLOT_LEASE as i64 * 1_000;
-        let held: u32 = HolderEntry::read_all(&stored)
-            .into_iter()
-            .filter(|entry| (keys.now + 1..=latest).contains(&entry.ends))
-            .map(|entry| entry.held)
-            .sum();
+        let held = world.holders.still_held(&stored, keys.now);
         if held > 0 {
             let name = text(stored.name);
             world.log.violated(format_args!(
