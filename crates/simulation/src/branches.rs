@@ -11,7 +11,7 @@ use tollgate::RedisStore;
 /// The table of the branches that have run, a global of Lua.
 const TABLE: &str = "BRANCHES";
 
-/// The branches that no world reaches, each with its reason.
+/// The branches that worlds need not reach, each with its reason.
 const UNREACHED: &str = include_str!("unreached.txt");
 
 /// A mark that branches are counted.
@@ -95,7 +95,7 @@ pub(crate) fn missing(reached: &BTreeSet<String>) -> Vec<String> {
     missing.collect()
 }
 
-/// Returns the names in the list of what no world reaches: lines that are no comment.
+/// Returns the names in the list of what worlds need not reach: lines that are no comment.
 pub(crate) fn excused() -> impl Iterator<Item = &'static str> {
     let lines = UNREACHED.lines().map(str::trim);
     lines.filter(|line| !line.is_empty() && !line.starts_with('#'))

@@ -92,13 +92,18 @@ fn print_coverage(outcome: &Outcome) -> bool {
         .iter()
         .filter(|code| !outcome.sum.codes.contains(**code));
     let codes: Vec<&str> = codes.copied().collect();
-    let excused = branches::excused().count();
+    let (reached_too, excused): (Vec<&str>, Vec<&str>) =
+        branches::excused().partition(|branch| reached.contains(*branch));
     println!("codes of errors: {:?}", outcome.sum.codes);
     println!(
-        "{} branches of the scripts were reached, {} were not, {excused} cannot be; codes not reached: {codes:?}",
+        "{} branches of the scripts were reached, {} were not, {} need not be; codes not reached: {codes:?}",
         reached.len(),
-        missing.len()
+        missing.len(),
+        excused.len()
     );
+    for branch in reached_too {
+        println!("  reached, and need not be: {branch}");
+    }
     for branch in &missing {
         println!("  not reached: {branch}");
     }
