@@ -89,15 +89,14 @@ pub(super) struct HolderEntries(Vec<(Vec<u8>, HolderEntry)>, usize);
 
 impl HolderEntries {
     pub(super) fn from_command(command: &[Vec<u8>], keys: &Keyspace) -> Self {
+        let mut entries = Self::default();
+        // The list leaves out what has ended, and writes nothing. That was forgotten.
+        if command.get(1).is_some_and(|script| LIST.contains(script)) {
+            return entries;
+        }
         let names = command
             .iter()
             .filter(|arg| arg.ends_with(b":slots") || arg.ends_with(b":held"));
-        let mut entries = Self::default();
-        // It leaves out what has ended, and writes nothing. That was forgotten.
-        let script = command.get(1);
-        if script.is_some_and(|script| LIST.contains(script)) {
-            return entries;
-        }
         for name in names {
             entries.1 += 1;
             let stored = keys.keys_with(name).find(|stored| stored.name == name);
@@ -217,13 +216,18 @@ impl Holders {
         }
     }
 
-    /// Returns when another process last took slots of a limiter and key.
-    pub(super) fn taken_by_others(&self, limiter: &str, key: &str, own: Life) -> Option<u64> {
+    /// Returns whether another process has taken slots of a limiter and key since a time.
+    pub(super) fn have_others_taken(
+        &self,
+        limiter: &str,
+        key: &str,
+        own: Life,
+        since: u64,
+    ) -> bool {
         let name = format!("tollgate:v3:{{{limiter},{key}}}:slots");
-        let of_others = self.taken_at.iter().filter(|((key, holder), _)| {
-            key == name.as_bytes() && self.owners.get(holder) != Some(&own)
-        });
-        of_others.map(|(_, at)| *at).max()
+        self.taken_at.iter().any(|((key, holder), at)| {
+            key == name.as_bytes() && self.owners.get(holder) != Some(&own) && *at >= since
+        })
     }
 
     /// Remembers until when the entries are kept.

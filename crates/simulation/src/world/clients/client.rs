@@ -83,6 +83,7 @@ impl Client {
     ) {
         let mut world = self.world.lock();
         let now = world.now;
+        let own = world.record.asked[&call];
         let line = (self.process, limiter, key);
         let line = world.record.lines.entry(line).or_default();
         let earlier = line.iter().copied().take_while(|other| *other != call);
@@ -98,7 +99,6 @@ impl Client {
         if !limits::SLOTS.iter().any(|(name, _)| *name == limiter) {
             // A call waits for units once it was refused. A later one may ask before that, which was forgotten.
             let asked = &world.record.asked;
-            let own = asked[&call];
             // A smaller call of the same round trip may pass if another process takes units in that moment.
             let is_contended =
                 world.record.ran_for_others(limiter, key, self.process) + REFUSED >= now;
@@ -111,11 +111,9 @@ impl Client {
         // both have room, and be answered that much earlier. If another process has taken the other slot since the command that
         // left both, the call goes on waiting, which was forgotten. When the try came, that command was under way at the earliest.
         let message = if waits { 0 } else { self.limits.deadline };
-        let own_life = (self.process, self.life);
-        let taken_at = world.holders.taken_by_others(limiter, key, own_life);
-        let own = world.record.asked[&call];
         let left_at = own.ran_at.max(own.at.saturating_sub(message));
-        let is_excused = !waits && taken_at.is_some_and(|at| at >= left_at);
+        let life = (self.process, self.life);
+        let is_excused = !waits && world.holders.have_others_taken(limiter, key, life, left_at);
         let is_judged = is_admitted && is_judged && !is_excused;
         for other in earlier.into_iter().filter(|_| is_judged) {
             let overtaken = Overtaken {
